@@ -68,8 +68,12 @@ def groups(small: bool) -> tuple[Group, ...]:
     for blocks in ("token", "square"):
         made.append(Group(f"scaled_linear-{blocks}", _scaled("scaled_linear", blocks, small), named_only=True))
         made.append(Group(f"scaled_grouped-{blocks}", _grouped("scaled_grouped_linear", blocks, small), True))
-    for op in ("grouped_linear", "grouped_weight_grad", "masked_grouped_linear"):
+    for blocks in ("tensor", "row"):
+        made.append(Group(f"scaled_linear-{blocks}", _scaled("scaled_linear", blocks, small), named_only=True))
+    made.append(Group("scaled_linear_accumulate", _scaled("scaled_linear_accumulate", "row", small), named_only=True))
+    for op in ("grouped_linear", "grouped_weight_grad", "masked_grouped_linear", "grouped_linear_backward"):
         made.append(Group(op, _grouped(op, "", small), named_only=True))
+    made.append(Group("scaled_grouped_weight_grad", _grouped("scaled_grouped_weight_grad", "", small), True))
     for op, blocks in (("grouped_linear", ""), ("scaled_grouped_linear", "square")):
         made.append(Group(f"{op}-sparse", _grouped(op, blocks, small, sparse=True), named_only=True))
     masked = _grouped("scaled_masked_grouped_linear", "square", small)
@@ -77,6 +81,10 @@ def groups(small: bool) -> tuple[Group, ...]:
     for blocks in ("token", "tensor"):
         int8 = _scaled("scaled_linear", blocks, small, torch.int8)
         made.append(Group(f"scaled_int8-{blocks}", int8, named_only=True))
+    coded = _decode((1, 2, 8), small, torch.float8_e4m3fn)
+    others = (("quantize", _quantize(small)), ("gates", _gate(small)), ("rope", _rope(small)), ("decode-fp8", coded))
+    for name, draw in others:
+        made.append(Group(name, draw, named_only=True))
     return tuple(made)
 
 
@@ -132,13 +140,14 @@ def _product(op: str, band: tuple[int, int], small: bool) -> Draw:
 
 
 def _scales(blocks: str, m: int, n: int, k: int) -> Sizes:
-    """The sizes of scales: of tokens and channels, of whole tensors, or of blocks of 1x128 and 128x128."""
+    """The sizes of scales: of tokens and channels, whole tensors, 1x128 with 128x128, or (``row``) 1x128 with 1x128."""
     if blocks == "tensor":
         return {"m_blocks": 1, "k_blocks": 1, "w_rows": 1, "w_blocks": 1}
     if blocks == "token":
         return {"m_blocks": m, "k_blocks": 1, "w_rows": n, "w_blocks": 1}
     columns = -(-k // 128)
-    return {"m_blocks": m, "k_blocks": columns, "w_rows": -(-n // 128), "w_blocks": columns}
+    rows = n if blocks == "row" else -(-n // 128)
+    return {"m_blocks": m, "k_blocks": columns, "w_rows": rows, "w_blocks": columns}
 
 
 def _scaled(op: str, blocks: str, small: bool, codes: torch.dtype | None = None) -> Draw:
@@ -146,7 +155,8 @@ def _scaled(op: str, blocks: str, small: bool, codes: torch.dtype | None = None)
         _, sizes = _product(op, (1, 16384), small)(source)
         m, n, k = sizes["tokens"], sizes["n"], sizes["k"]
         scales = {**_scales(blocks, m, n, k), "codes": codes}
-        return op, {"batch": 1, "m": m, "n": n, "k": k, **scales, "out_dtype": torch.bfloat16}
+        out = {} if op == "scaled_linear_accumulate" else {"batch": 1, "out_dtype": torch.bfloat16}
+        return op, {"m": m, "n": n, "k": k, **scales, **out}
 
     return draw
 
@@ -163,6 +173,8 @@ def _grouped(op: str, blocks: str, small: bool, sparse: bool = False) -> Draw:
             sizes |= {"max_m": rows * source.choice((1, 2, 4)), "expected_m": rows}
         else:
             sizes["m"] = _between(source, (1, count)) if sparse else count * rows
+            if op == "scaled_grouped_weight_grad":  # groups begin at blocks of scales
+                sizes["m"] = -(-sizes["m"] // (128 * count)) * 128 * count
         if blocks:
             m = sizes.get("m", sizes.get("max_m"))
             sizes |= {**_scales(blocks, m, sizes["n"], sizes["k"]), "out_dtype": torch.bfloat16}
@@ -195,7 +207,50 @@ def _norm(small: bool) -> Draw:
     return draw
 
 
-def _decode(kv_heads: Sequence[int], small: bool) -> Draw:
+def _quantize(small: bool) -> Draw:
+    def draw(source: random.Random) -> tuple[str, Sizes]:
+        op = source.choice(("quantize", "rms_norm_quantize", "add_rms_norm_quantize", "silu_and_mul_quantize"))
+        rows, width = _rows_of(source, small)
+        name = {"quantize": "k", "silu_and_mul_quantize": "n"}.get(op, "hidden")
+        block = source.choice(((1, 128), (1, -1)))
+        return op, {"batch": 1, "m": rows, name: width, "dtype": torch.float8_e4m3fn, "block": block}
+
+    return draw
+
+
+def _gate(small: bool) -> Draw:
+    def draw(source: random.Random) -> tuple[str, Sizes]:
+        op = source.choice(("silu_and_mul", "gelu_and_mul", "silu_and_mul_backward"))
+        rows, width = _rows_of(source, small)
+        return op, {"tokens": rows, "n": width}
+
+    return draw
+
+
+def _rope(small: bool) -> Draw:
+    def draw(source: random.Random) -> tuple[str, Sizes]:
+        _, seq, heads, kv_heads = measure_attention.sizes(source)
+        head_dim = source.choice(HEAD_DIMS)
+        rows, _ = _rows_of(source, small)
+        seq = source.choice((1, min(rows, seq)))
+        return source.choice(("apply_rope", "apply_rope_")), {
+            "batch": -(-rows // seq), "seq": seq, "heads": heads, "kv_heads": kv_heads, "head_dim": head_dim,
+            "half": head_dim // 2, "max_positions": 8192,
+        }  # fmt: skip
+
+    return draw
+
+
+def _rows_of(source: random.Random, small: bool) -> tuple[int, int]:
+    """Rows and their width."""
+    rows = _between(source, (1, SMALL_ROWS) if small else ROWS)
+    return rows, source.choice(SMALL_WIDTHS if small else measure_products.WIDTHS)
+
+
+def _decode(kv_heads: Sequence[int], small: bool, stored: torch.dtype | None = None) -> Draw:
+    """Decoding a token of each sequence; ``stored`` is the dtype of caches that hold codes."""
+    held = {} if stored is None else {"stored": stored}
+
     def draw(source: random.Random) -> tuple[str, Sizes]:
         head_dim, page_size = source.choice((64, 128, 256)), source.choice(PAGES)
         heads = source.choice(kv_heads)
@@ -208,7 +263,7 @@ def _decode(kv_heads: Sequence[int], small: bool) -> Draw:
         return "paged_attention", {
             "batch": batch, "tokens": batch, "heads": heads * source.choice((1, 2, 4, 8)), "kv_heads": heads,
             "head_dim": head_dim, "value_dim": head_dim, "page_size": page_size, "pages": batch * pages,
-            "max_pages": pages, "max_seqlen_q": 1, "max_seqlen_k": context,
+            "max_pages": pages, "max_seqlen_q": 1, "max_seqlen_k": context, **held,
         }  # fmt: skip
 
     return draw

@@ -73,12 +73,17 @@ def test_quantised_products_are_drawn_by_name_and_summed_up(
     program: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     named = [group.key for group in program.choice_shapes.groups(False) if group.named_only]
-    int8 = set()
+    int8, groups = set(), set()
     for key, point in program.choice_shapes.drawn(7, 5, False, named):
         point.check()
+        groups.add((key, point.op))
         if point.dtypes.get("w") == torch.int8:
             int8.add((key, point.dims["w_rows"] == point.dims["n"]))
     assert int8 == {("scaled_int8-token", True), ("scaled_int8-tensor", False)}
+    drawn = [op for key, op in groups if key in ("quantize", "gates", "rope")]
+    assert len(drawn) >= 6, "several ops of each of these groups"
+    coded = [point for _, point in program.choice_shapes.drawn(7, 5, False, ["decode-fp8"])]
+    assert {point.dtypes["k_cache"] for point in coded} == {torch.float8_e4m3fn}
     words = ["--seed", "3", "--small", "--per-group", "1", "--rounds", "3", "--out", str(tmp_path / "choice.json")]
     assert program.main([*words, *(word for key in named for word in ("--group", key))]) == 0
     lines = [line for line in capsys.readouterr().out.splitlines() if "; regret geomean " in line]
@@ -87,7 +92,10 @@ def test_quantised_products_are_drawn_by_name_and_summed_up(
     with_torch = [line.partition(":")[0] for line in lines if "over the best of torch geomean" in line]
     assert {"scaled_linear-token", "grouped_linear", "scaled_int8-token", "scaled_int8-tensor"} <= set(with_torch)
     rows = json.loads((tmp_path / "choice.json").read_text())["rows"]
-    assert [row["group"] for row in rows if "torch._int_mm" in row["torch"]] == named[-2:]
+    assert [row["group"] for row in rows if "torch._int_mm" in row["torch"]] == [
+        "scaled_int8-token",
+        "scaled_int8-tensor",
+    ]
 
 
 def test_a_file_of_another_run_is_not_mixed_in(program: ModuleType, tmp_path: Path) -> None:
