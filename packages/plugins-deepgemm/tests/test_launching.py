@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 import torch
 
+import opmux
+from opmux.arch import cpu_plays
 from opmux.plugin import BuildFailed
 from opmux.testing.poison import poisoned
 from opmux_deepgemm import allocation, launching, operand_maps, summing, targets
@@ -606,3 +608,29 @@ def test_a_kernel_that_does_not_compile_is_a_failed_build(monkeypatch) -> None:
     x, w = torch.zeros(4, 1032, dtype=BF16), torch.zeros(136, 1032, dtype=BF16)
     with pytest.raises(BuildFailed, match="no such instruction"):  # the core quarantines it, and the next choice runs
         targets.linear(x, w, None, config=LARGE)
+
+
+def test_after_a_failed_compilation_the_next_implementation_runs_and_that_is_announced(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    compiled: list[object] = []
+
+    def refuse(self: nvrtc.Nvrtc, source: object, folder: object) -> bytes:
+        compiled.append(source)
+        raise CompileFailed("no such instruction")
+
+    monkeypatch.setattr(nvrtc.Nvrtc, "compile", refuse)
+    monkeypatch.setattr(launching, "units_of", lambda index: 132)
+    x, w = torch.randn(4, 1048).to(BF16), torch.randn(136, 1048).to(BF16)
+    with cpu_plays("sm_90"), caplog.at_level("WARNING", logger="opmux"):
+        assert opmux.explain(opmux.linear, x, w).chosen.name == "deepgemm"
+        for _ in range(2):
+            assert torch.equal(opmux.linear(x, w), opmux.linear(x, w, backend="reference"))
+        assert [(q.name, q.scope) for q in opmux.quarantined()] == [("deepgemm", "arch")]
+        assert opmux.explain(opmux.linear, x, w).chosen.name == "reference"
+        assert len(compiled) == 1, "what failed is compiled again only where it is named"
+        with pytest.raises(opmux.errors.BackendFault, match="no such instruction"):
+            opmux.linear(x, w, backend="deepgemm")
+    said = [record.getMessage() for record in caplog.records if "quarantined" in record.getMessage()]
+    assert [line.partition(" (")[0] for line in said] == ["linear: deepgemm"]
+    assert said[0].endswith("is quarantined on sm_90: no such instruction; the next choice runs")
