@@ -15,7 +15,8 @@ from opmux.testing.unwritten import settled
 from opmux.tuner.calls import Budget, arguments_of, fitted
 
 AGREES = 0.03
-"""How far results of two candidates may be apart, as a fraction of the largest magnitude."""
+"""How far results of two candidates may be apart, as a fraction of the largest magnitude; of 8-bit floats which share
+of them may differ, each by one step: half a unit of the quantised value's last place may round either way."""
 
 _RETRIES = 2
 """How often a smaller call is tried where the device has no room for the oracle of one."""
@@ -124,7 +125,7 @@ class Agreement:
             r.nan_to_num(0.0, 0.0, 0.0) if r.dtype.is_floating_point and r.dtype.itemsize > 1 else r for r in results
         ]
         for representative, members in self._groups:
-            if difference(results, representative) <= AGREES:
+            if _agree(results, representative):
                 members.append(number)
                 return
         self._groups.append((results, [number]))
@@ -135,3 +136,26 @@ class Agreement:
             return set()
         largest = max(self._groups, key=lambda group: len(group[1]))
         return {number for group in self._groups if group is not largest for number in group[1]}
+
+
+def _agree(results: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
+    """Whether two candidates' results are those of one call."""
+    pairs = list(zip(results, others, strict=True))
+    plain = [pair for pair in pairs if not _is_code(pair[0].dtype)]
+    if difference([mine for mine, _ in plain], [theirs for _, theirs in plain]) > AGREES:
+        return False
+    return all(_codes_agree(*pair) for pair in pairs if _is_code(pair[0].dtype))
+
+
+def _is_code(dtype: torch.dtype) -> bool:
+    return dtype.is_floating_point and dtype.itemsize == 1 and dtype != torch.float8_e8m0fnu
+
+
+def _codes_agree(mine: Tensor, theirs: Tensor) -> bool:
+    """Whether codes differ by one step at most, and few of them do."""
+    info = torch.finfo(mine.dtype)
+    a, b = mine.to(torch.float32).nan_to_num(0.0), theirs.to(torch.float32).nan_to_num(0.0)
+    step = torch.maximum(a.abs(), b.abs()).mul_(info.eps).clamp_(min=info.tiny * info.eps)
+    apart = (a - b).abs_()
+    unlike = int(torch.count_nonzero(apart))
+    return unlike <= max(AGREES * a.numel(), 1) and bool((apart <= step).all())
