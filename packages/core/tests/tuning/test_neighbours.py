@@ -80,6 +80,24 @@ def test_a_time_that_is_known_is_left_alone() -> None:
     assert found["two"] is not known
 
 
+def test_of_equally_slow_implementations_the_one_with_the_nearer_row_is_taken_for_the_faster() -> None:
+    """A time from far away is off by more, and of several the one that is too short by most would be chosen."""
+    near, far = (600, 4096, 4096), (4800, 4096, 4096)
+    rows = [row(near, smooth(*near)), row(far, smooth(*far), "two")]
+    made = Group(LINEAR, ("tokens",), ("n", "k"), rows, None, {"one": 1e-3, "two": 1e-3})
+    at = (512, 4096, 4096)
+    found = {name: estimate.time_us for name, estimate in estimates(made, at).items()}
+    work_us = place(made, at)[-2]
+    slow = {
+        one.implementation: one.time_us / 2 ** (place(made, p)[-2] - work_us)
+        for one, p in zip(rows, (near, far), strict=True)
+    }
+    for name, p in (("one", near), ("two", far)):  # the variance is 0.02 for each square octave
+        octaves = math.dist(place(made, at), place(made, p))
+        assert found[name] == pytest.approx(slow[name] * math.exp(0.01 * octaves**2), rel=1e-2)
+    assert found["two"] / slow["two"] > 1.1 > 1.001 * found["one"] / slow["one"]
+
+
 def test_the_distance_of_rows_that_are_too_far_away_is_said() -> None:
     made = group(row((1, 4096, 4096), 5.0), row((1, 4096, 4096), 5.0, "two"), row((4096, 4096, 4096), 300.0, "two"))
     beyond = (2 ** (int(LIMIT) + 6), 4096, 4096)
