@@ -21,7 +21,7 @@ OPS = {
     "add_rms_norm_", "layer_norm", "silu_and_mul", "silu_mul", "apply_rope_", "quantize", "rms_norm_quantize",
     "add_rms_norm_quantize", "silu_and_mul_quantize", "scaled_linear", "grouped_linear", "masked_grouped_linear",
     "scaled_grouped_linear", "scaled_masked_grouped_linear", "grouped_linear_backward", "grouped_weight_grad",
-    "write_kv_cache",
+    "write_kv_cache", "apply_rope", "silu_and_mul_backward",
 }  # fmt: skip
 
 
