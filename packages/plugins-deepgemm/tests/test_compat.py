@@ -10,7 +10,7 @@ import torch
 import opmux
 from opmux.plugin import parse_arch
 from opmux_deepgemm import compat, launching
-from opmux_deepgemm.compat import dense, multiprocessors
+from opmux_deepgemm.compat import adding, dense, multiprocessors
 from opmux_deepgemm.compat.layouts import groups_of, groups_of_ends
 
 BF16, F32, FP8, I32 = torch.bfloat16, torch.float32, torch.float8_e4m3fn, torch.int32
@@ -48,6 +48,7 @@ def called(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         return call
 
     real = type("Real", (), {name: staticmethod(getattr(opmux, name)) for name in OPS})
+    monkeypatch.setattr(adding, "takers", lambda op, *tensors, arch, backend: (op,))
     for name in OPS:
         monkeypatch.setattr(opmux, name, op(name))
     return found
@@ -216,7 +217,7 @@ def test_products_in_bfloat16_that_are_added(monkeypatch: pytest.MonkeyPatch) ->
         total.add_(1)
 
     monkeypatch.setattr(dense, "multiply", multiply)
-    monkeypatch.setattr(dense, "device_arch", lambda kind, index: parse_arch("sm_90"))
+    monkeypatch.setattr(adding, "device_arch", lambda kind, index: parse_arch("sm_90"))
     a, b = torch.zeros(300, 64, dtype=BF16), torch.zeros(64, 128, dtype=BF16)
     d, c = torch.zeros(300, 128), torch.full((300, 128), 2.0)
     compat.bf16_gemm_nn(a, b, d, c)

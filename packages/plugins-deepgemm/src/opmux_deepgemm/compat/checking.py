@@ -210,14 +210,6 @@ def need_squares(name: str, recipe: Recipe, recipe_a: Block, recipe_b: Block) ->
         )
 
 
-def begin(total: Tensor, c: Tensor | None) -> None:
-    """Put what is added to where the product is added."""
-    if c is None:
-        total.zero_()
-    elif c.data_ptr() != total.data_ptr():
-        total.copy_(c)
-
-
 def dtype(tensor: Tensor) -> str:
     """The name of a tensor's dtype."""
     return str(tensor.dtype).removeprefix("torch.")

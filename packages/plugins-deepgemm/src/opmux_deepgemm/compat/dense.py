@@ -6,12 +6,11 @@ import torch
 from torch import Tensor
 
 import opmux
-from opmux.plugin import Arch, UnsupportedCall, device_arch, takers
+from opmux_deepgemm.compat.adding import add, ask, begin, readable
 from opmux_deepgemm.compat.checking import (
     Block,
     Recipe,
     Scaled,
-    begin,
     check,
     check_codes,
     check_result,
@@ -54,14 +53,14 @@ def _fp8_gemm(
         check_result(name, d, a[0], b[0])  # before it is written to
     if rows == 1:
         total = d if d.dtype == torch.float32 else d.new_empty(d.shape, dtype=torch.float32)
-        begin(total, c)
-        opmux.scaled_linear_accumulate(total, *given, backend=BACKEND)
+        add(opmux.scaled_linear_accumulate, total, c, *given, backend=BACKEND)
         if total is not d:
             d.copy_(total)
     elif c is None:
         opmux.scaled_linear(*given, out_dtype=d.dtype, backend=BACKEND, out=d)
     else:
-        torch.add(opmux.scaled_linear(*given, out_dtype=torch.float32, backend=BACKEND), c, out=d)
+        product = opmux.scaled_linear(*given, out_dtype=torch.float32, backend=BACKEND)
+        torch.add(product, readable(c, d), out=d)
 
 
 def _bf16_gemm(name: str, a: Tensor, b: Tensor, d: Tensor, c: Tensor | None = None, compiled_dims: str = "nk") -> None:
@@ -77,8 +76,7 @@ def _bf16_gemm(name: str, a: Tensor, b: Tensor, d: Tensor, c: Tensor | None = No
         return
     plain = d.dtype == torch.float32 and d.is_contiguous() and d.data_ptr() % 16 == 0
     total = d if plain else d.new_empty(d.shape, dtype=torch.float32)
-    begin(total, c)
-    _add(a, b, total)
+    _add(readable(a, total), readable(b, total), total, c)
     if total is not d:
         d.copy_(total)
 
@@ -104,34 +102,19 @@ bf16_gemm_tn = published(of_views(_bf16_gemm, True, True), "bf16_gemm_tn", _BF16
 bf16_gemm_tt = published(of_views(_bf16_gemm, True, False), "bf16_gemm_tt", _BF16_VIEWS.format("a.T", "b.T"))
 
 
-def _add(a: Tensor, b: Tensor, total: Tensor) -> None:
-    """Add a product in bfloat16 to float32, which no op of the core does."""
-    readable = all(t.data_ptr() % 16 == 0 for t in (a, b))
-    config = _config(
-        device_arch(a.device.type, a.get_device()),
-        a.shape,
-        a.stride(),
-        b.shape,
-        b.stride(),
-        a.dtype,
-        b.dtype,
-    )
-    if config is None or not readable:
-        opmux.linear(a, b, backend=BACKEND)  # says why it is refused
-        raise UnsupportedCall("bf16_gemm_nt: `a` and `b` are not taken")  # pragma: no cover - the line above raises
+def _add(a: Tensor, b: Tensor, total: Tensor, c: Tensor) -> None:
+    """Add a product in bfloat16 to c in float32, which no op of the core does; `linear` says what is refused."""
+    ask(opmux.linear, a, b, backend=BACKEND)
+    begin(total, c)
     if total.numel():
+        config = _config(a.shape, a.stride(), b.shape, b.stride())
         multiply(config, Operands(a, b), total, accumulate=True)
 
 
 @lru_cache(maxsize=1024)
 def _config(
-    arch: Arch, a: torch.Size, a_strides: tuple[int, ...], b: torch.Size, b_strides: tuple[int, ...],
-    *dtypes: torch.dtype,
-) -> Config | None:  # fmt: skip
-    """The config of a product in bfloat16, or None where it is refused."""
-    sides = zip((a, b), (a_strides, b_strides), dtypes, strict=True)
-    tensors = [torch.empty_strided(shape, strides, dtype=dtype, device="meta") for shape, strides, dtype in sides]
-    if not takers(opmux.linear, *tensors, arch=arch, backend=BACKEND):
-        return None
+    a: tuple[int, ...], a_strides: tuple[int, ...], b: tuple[int, ...], b_strides: tuple[int, ...]
+) -> Config:  # fmt: skip
+    """The config of a product in bfloat16 that is added."""
     across = (strides[0] == 1 and strides[1] != 1 for strides in (a_strides, b_strides))
     return scored(Sizes(a[0], b[0], 2 * a[1], False, 0, True, *across))[0].config

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from opmux.plugin import UnsupportedCall
+from opmux_deepgemm.compat.adding import readable
 from opmux_deepgemm.compat.checking import check, check_result, dtype, of_views, published
 
 CODES = torch.float8_e4m3fn
@@ -36,6 +37,7 @@ def _cublaslt_gemm(name: str, a: Tensor, b: Tensor, d: Tensor, c: Tensor | None 
         )
     if not d.numel():
         return
+    c = None if c is None else readable(c, d)
     with _sums_in_float32():
         if a.dtype == torch.bfloat16 and d.dtype == torch.bfloat16:
             torch.mm(a, b.T, out=d) if c is None else torch.addmm(c, a, b.T, out=d)

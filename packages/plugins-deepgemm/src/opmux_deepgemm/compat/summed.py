@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 import opmux
+from opmux_deepgemm.compat.adding import Part, add, add_parts, readable
 from opmux_deepgemm.compat.checking import (
     Recipe,
     Scaled,
-    begin,
     check,
     check_codes,
     check_flat,
@@ -43,8 +43,7 @@ def _bf16_tn(
     ks = sizes_of(name, ks_cpu, use_psum_layout)
     check(name, compiled_dims, d, c)
     check_rows(name, ks, grouped_layout, len(a))
-    begin(d, c)
-    opmux.grouped_weight_grad(d, a, b, _offsets(grouped_layout), backend=BACKEND)
+    add(opmux.grouped_weight_grad, d, c, a, b, _offsets(grouped_layout), backend=BACKEND)
 
 
 def _fp8_tn(
@@ -71,8 +70,8 @@ def _fp8_tn(
     check_sums(name, recipe, compiled_dims, d, c, ks)
     check_codes(name, a, b)
     check_rows(name, ks, grouped_layout, len(a[0]))
-    begin(d, c)
-    opmux.scaled_grouped_weight_grad(d, a[0], b[0], _offsets(grouped_layout), a[1], b[1], backend=BACKEND)
+    given = a[0], b[0], _offsets(grouped_layout), a[1], b[1]
+    add(opmux.scaled_grouped_weight_grad, d, c, *given, backend=BACKEND)
 
 
 def _fp8_nt(
@@ -103,9 +102,9 @@ def _fp8_nt(
     check_rows(name, ks, grouped_layout, sum(ks))
     check_flat(name, "a", a, m, sum(ks))
     check_flat(name, "b", b, n, sum(ks))
-    begin(d, c)
     pairs = torch.stack((torch.zeros_like(grouped_layout), grouped_layout), 1)
-    first = 0
+    a, b = ((readable(codes, d), readable(scales, d)) for codes, scales in (a, b))
+    parts, first = list[Part](), 0
     for group, size in enumerate(ks):
         if size and d.numel():
             left, right = (
@@ -113,9 +112,9 @@ def _fp8_nt(
                 for codes, rows in ((a[0], m), (b[0], n))
             )
             of_a, of_b = (scale.T[first // 128 : (first + size) // 128] for scale in (a[1], b[1]))
-            out = d[group : group + 1]
-            opmux.scaled_grouped_weight_grad(out, left, right, pairs[group], of_a, of_b, backend=BACKEND)
+            parts.append((slice(group, group + 1), (left, right, pairs[group], of_a, of_b)))
         first += size
+    add_parts(opmux.scaled_grouped_weight_grad, d, c, parts, BACKEND)
 
 
 k_grouped_bf16_gemm_tn_contiguous = published(_bf16_tn, "k_grouped_bf16_gemm_tn_contiguous")
