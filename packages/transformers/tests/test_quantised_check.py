@@ -1,5 +1,6 @@
 """Quantised models beside their reference: products as inexact as a GPU's pass, and wrong ones do not."""
 
+import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -15,6 +16,7 @@ from opmux.plugin import Implementation, Priority, hookimpl
 from opmux.plugins.loading import temporary_plugin
 from opmux_transformers import check
 from opmux_transformers.configs import small_config
+from opmux_transformers.prompted import begin_of_new, generated, logits_after
 from opmux_transformers.quantised_check import compare_quantised
 from opmux_transformers.routes import noted, routed, routes
 
@@ -69,6 +71,44 @@ def test_sums_of_fourteen_bits_pass(name: str, seed: int, monkeypatch: pytest.Mo
         found = worst_of(name, "fp8")
     assert 1e-3 < found["modules"] < 0.7
     assert 1e-3 < found["logits"] < 0.8
+    assert found["tokens"] == 0
+
+
+@pytest.mark.parametrize("name", ["phi", "opt"])
+def test_tokens_that_end_a_text_are_no_best_ones(name: str) -> None:
+    """`generate` may not choose them before it has given as many tokens as it is asked for."""
+    config = small_config(name)
+    plain = check.build(config, torch.float32)
+    ids = check.prompts(plain.config)
+    tokens = generated(plain, ids)
+    with torch.no_grad():
+        logits = logits_after(plain, ids, tokens)
+    assert bool((logits[..., plain.generation_config.eos_token_id] == float("-inf")).all())
+    assert torch.equal(logits.argmax(-1), tokens[:, begin_of_new(plain, ids) :])
+    assert worst_of(name, "fp8")["tokens"] == 0
+
+
+def test_a_token_that_may_not_be_chosen_is_not_what_others_are_behind() -> None:
+    plain = check.build(small_config("phi"), torch.float32)
+    with torch.no_grad():
+        plain.lm_head.weight.zero_()
+        plain.lm_head.bias.zero_()
+        plain.lm_head.bias[plain.generation_config.eos_token_id] = 10.0
+    patched = copy.deepcopy(plain)
+    with torch.no_grad():
+        patched.lm_head.bias[5] = 1e-5  # chooses another of many that are equal
+    found = check._tokens(plain, patched, check.prompts(plain.config), torch.float32, 1e-5)
+    assert (found.error, found.passed) == (0, True)
+    assert found.detail == "tokens differ only where two logits are equal within rounding"
+    with torch.no_grad():
+        plain.lm_head.bias[7] = 1.0
+    assert check._tokens(plain, patched, check.prompts(plain.config), torch.float32, 1e-5).error == 16
+
+
+@pytest.mark.parametrize("name", ["llama4_text", "gemma3n_text"])
+def test_models_that_write_to_the_results_of_their_modules_pass(name: str) -> None:
+    found = worst_of(name, "fp8")
+    assert found["modules"] < 1e-3
     assert found["tokens"] == 0
 
 

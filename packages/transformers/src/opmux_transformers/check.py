@@ -198,7 +198,7 @@ def _tokens(plain: Any, patched: Any, ids: Tensor, dtype: torch.dtype, bound: fl
     with torch.no_grad():
         logits = logits_after(plain, ids, own).float()
     chosen = logits.gather(-1, own[:, begin_of_new(plain, ids) :, None]).squeeze(-1)
-    allowed = 2 * bound * float(logits.abs().max())
+    allowed = 2 * bound * float(logits.masked_fill(logits == float("-inf"), 0.0).abs().max())
     behind = int((logits.max(-1).values - chosen > allowed).sum())
     return Comparison(
         "tokens", _name(dtype), behind, 0, "tokens differ only where two logits are equal within rounding"

@@ -66,12 +66,17 @@ def call(model: Any, ids: Tensor, **given: Any) -> Any:
 
 
 def logits_after(model: Any, ids: Tensor, tokens: Tensor) -> Tensor:
-    """The logits that chose each new token of what `generated` gave for prompts, ``(batch, new, vocabulary)``."""
+    """The logits that chose each new token of what `generated` gave for prompts, ``(batch, new, vocabulary)``.
+
+    Those of the tokens that end a text are minus infinity: `generated` asks for so many tokens that none may be chosen.
+    """
     if encodes(model.config):
         found: Tensor = call(model, ids, decoder_input_ids=tokens).logits[:, :-1]
     else:
         found = model(tokens).logits[:, ids.shape[1] - 1 : -1]
-    return found
+    ends = model.generation_config.eos_token_id
+    places = [] if ends is None else ends if isinstance(ends, list) else [ends]
+    return found.index_fill(-1, torch.tensor(places, dtype=torch.int64, device=found.device), float("-inf"))
 
 
 def begin_of_new(model: Any, ids: Tensor) -> int:

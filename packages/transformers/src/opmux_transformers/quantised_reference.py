@@ -38,11 +38,13 @@ def quantise(model: nn.Module, codes: str, taken: Collection[str]) -> None:
 
 
 Call = tuple[str, tuple[Any, ...], dict[str, Any], Tensor]
-"""The path of a module, the arguments of a call of it, and its result."""
+"""The path of a module, the arguments of a call of it, and its result; tensors are copies."""
 
 
 def calls(model: nn.Module, paths: Collection[str], ids: Tensor) -> list[Call]:
     """Every call of some modules of a model, in the order of the calls.
+
+    Tensors are copied, because a model may scale a module's result, or add to it, in place.
 
     Args:
         model: The model.
@@ -52,7 +54,7 @@ def calls(model: nn.Module, paths: Collection[str], ids: Tensor) -> list[Call]:
     found: list[Call] = []
 
     def note(path: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Tensor) -> None:
-        found.append((path, args, kwargs, result))
+        found.append((path, *_copied((args, kwargs, result))))
 
     hooks = [
         model.get_submodule(path).register_forward_hook(partial(note, path), with_kwargs=True) for path in sorted(paths)
@@ -64,6 +66,15 @@ def calls(model: nn.Module, paths: Collection[str], ids: Tensor) -> list[Call]:
         for hook in hooks:
             hook.remove()
     return found
+
+
+def _copied(given: Any) -> Any:
+    """The same with copies of the tensors in tuples and mappings."""
+    if isinstance(given, Tensor):
+        return given.clone()
+    if isinstance(given, dict):
+        return {name: _copied(value) for name, value in given.items()}
+    return tuple(map(_copied, given)) if type(given) is tuple else given
 
 
 def size(values: Tensor) -> float:
