@@ -11,6 +11,7 @@ import opmux
 from opmux.plugin import parse_arch
 from opmux_deepgemm import compat, launching
 from opmux_deepgemm.compat import adding, dense, multiprocessors
+from opmux_deepgemm.compat.checking import published
 from opmux_deepgemm.compat.layouts import groups_of, groups_of_ends
 
 BF16, F32, FP8, I32 = torch.bfloat16, torch.float32, torch.float8_e4m3fn, torch.int32
@@ -383,8 +384,12 @@ def test_what_python_says_of_arguments_has_the_name() -> None:
         TypeError, match=r"^k_grouped_bf16_gemm_tn_contiguous: got an unexpected keyword argument 'ks'$"
     ):
         compat.k_grouped_bf16_gemm_tn_contiguous(a, b, d, ks_cpu=[4], ks=[4], grouped_layout=COUNTS)
-    with pytest.raises(TypeError, match="unsupported operand"):  # of what is called, left as it is
-        compat.k_grouped_bf16_gemm_tn_contiguous(a, b, SUMMED, ["4"], COUNTS[:1])
+
+    def product(name: str, size: int) -> None:
+        raise TypeError("unsupported operand")
+
+    with pytest.raises(TypeError, match=r"^unsupported operand$"):  # of what is called, left as it is
+        published(product, "bf16_gemm_nt")(4)
 
 
 def test_codes_without_scales_are_refused() -> None:
@@ -404,6 +409,8 @@ def test_codes_without_scales_are_refused() -> None:
 )
 def test_errors_have_the_name_that_was_called(called, name) -> None:
     operands: list[Any] = [codes(4, 256), codes(256, 256, rows=128)] if "fp8" in name else matrices((4, 8), (4, 8))
+    if "nn_contiguous" in name:
+        operands[1] = codes(1, 256, 256, rows=128) if "fp8" in name else matrices((1, 4, 8))[0]
     groups = {"m_grouped": [COUNTS], "k_grouped": [[4], COUNTS]}.get(name[:9], [])
     more = [4] if name.endswith("masked") else []
     with pytest.raises(ValueError, match=rf"^{name}: `compiled_dims` expected letters of 'mnk', got 'q'$"):
@@ -495,7 +502,7 @@ def test_rows_that_are_summed_are_counted() -> None:
     with pytest.raises(
         ValueError, match=r"`ks_cpu` expected 2 numbers whose sum is 8, got 2 with the sum 7; give each"
     ):
-        compat.k_grouped_bf16_gemm_tn_contiguous(a, a, torch.zeros(2, 16, 16), [3, 4], torch.tensor([3, 4]))
+        compat.k_grouped_bf16_gemm_tn_contiguous(a, a, torch.zeros(2, 16, 16), [3, 4], torch.tensor([3, 4], dtype=I32))
 
 
 def test_scales_along_rows_are_padded_to_16_bytes() -> None:

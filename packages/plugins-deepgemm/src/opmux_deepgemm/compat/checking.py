@@ -1,4 +1,4 @@
-"""What DeepGEMM's names check before they call an op."""
+"""What DeepGEMM's names have alike: how they are published, and what products check before they call an op."""
 
 import inspect
 from collections.abc import Callable, Sequence
@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from opmux.plugin import InvalidArgument, UnsupportedCall
+from opmux_deepgemm.compat.arguments import check_codes, check_layout, check_numbers, check_tensor, dtype
 
 Scaled = tuple[Tensor, Tensor]
 """Codes in float8_e4m3fn, and their scales in float32."""
@@ -72,18 +73,29 @@ def _translate(name: str, has: frozenset[str], keywords: dict[str, Any]) -> None
 
 
 def of_views(
-    product: Callable[Concatenate[str, Any, Any, _Given], None], a_turned: bool, b_turned: bool
-) -> Callable[Concatenate[str, Any, Any, _Given], None]:
-    """A product whose operands are given transposed, scales likewise."""
+    product: Callable[Concatenate[str, Any, Any, _Given], None], a_turned: bool, b_turned: bool, scaled: bool = False,
+    rank_b: int = 2,
+) -> Callable[Concatenate[str, Any, Any, _Given], None]:  # fmt: skip
+    """A product whose operands are given transposed, scales likewise.
+
+    Args:
+        product: what it does with operands along k; given the name first, for its errors.
+        a_turned, b_turned: which operands are turned.
+        scaled: whether operands are codes and their scales.
+        rank_b: that of b; a has rank 2.
+    """
 
     def turn(operand: Any, turned: bool) -> Any:
         if not turned:
             return operand
-        return operand.mT if isinstance(operand, Tensor) else (operand[0].mT, operand[1].mT)
+        return (operand[0].mT, operand[1].mT) if scaled else operand.mT
 
     def form(name: str, a: Any, b: Any, *more: _Given.args, **keywords: _Given.kwargs) -> None:
-        if not (isinstance(a, Tensor) and isinstance(b, Tensor)):
-            check_codes(name, a, b)
+        if scaled:
+            check_codes(name, a, b, 2, rank_b)
+        else:
+            check_tensor(name, "a", a, 2)
+            check_tensor(name, "b", b, rank_b)
         product(name, turn(a, a_turned), turn(b, b_turned), *more, **keywords)
 
     form.__module__, form.__doc__ = product.__module__, product.__doc__
@@ -91,22 +103,13 @@ def of_views(
     return form  # type: ignore[return-value]  # a and b may also be given by name
 
 
-def check_codes(name: str, a: Any, b: Any) -> None:
-    """Check that both operands are codes and their scales."""
-    for operand, given in (("a", a), ("b", b)):
-        if not (isinstance(given, (tuple, list)) and len(given) == 2 and all(isinstance(t, Tensor) for t in given)):
-            what = f"{len(given)} of them" if isinstance(given, (tuple, list)) else type(given).__name__
-            raise InvalidArgument(
-                f"{name}: `{operand}` expected two tensors, codes and their scales, got {what}; make them with "
-                "opmux.quantize"
-            )
-
-
 def check_result(name: str, d: Tensor, a: Tensor, b: Tensor) -> None:
-    """Check that both operands are matrices, and that the result is as large as their product, on a's device."""
-    for operand, given in (("a", a), ("b", b)):
-        if given.dim() != 2:
-            raise InvalidArgument(f"{name}: `{operand}` expected rank 2, got shape {list(given.shape)}; reshape it")
+    """Check that two matrices have the same k, and that d is as large as their product; all on a's device."""
+    if a.shape[1] != b.shape[1] or a.device != b.device:
+        raise InvalidArgument(
+            f"{name}: `b` expected k = {a.shape[1]} on {a.device}, as `a` has, got k = {b.shape[1]} on {b.device}; "
+            "give both the same"
+        )
     wanted = (a.shape[0], b.shape[0])
     if tuple(d.shape) != wanted or d.device != a.device:
         raise InvalidArgument(
@@ -115,55 +118,39 @@ def check_result(name: str, d: Tensor, a: Tensor, b: Tensor) -> None:
         )
 
 
-def check_layout(name: str, layout: Tensor, count: int, what: str) -> None:
-    """Check what says where groups of rows are."""
-    if layout.dtype != torch.int32 or tuple(layout.shape) != (count,):
-        raise InvalidArgument(
-            f"{name}: `grouped_layout` expected int32[{count}], {what}, got {dtype(layout)}{list(layout.shape)}; see "
-            "`use_psum_layout`"
-        )
-
-
-def check(name: str, compiled_dims: str, d: Tensor | None = None, c: Tensor | None = None) -> None:
-    """Check the keywords, the result's dtype, and that what is added is like the result."""
-    if set(compiled_dims) - set("mnk"):
+def check(name: str, compiled_dims: str, d: Tensor, rank: int, c: Tensor | None = None) -> None:
+    """Check the keywords, the result's rank and dtype, and that what is added is like the result."""
+    if not isinstance(compiled_dims, str) or set(compiled_dims) - set("mnk"):
         raise InvalidArgument(f"{name}: `compiled_dims` expected letters of 'mnk', got {compiled_dims!r}")
-    if d is not None and d.dtype not in (torch.bfloat16, torch.float32):
+    check_tensor(name, "d", d, rank)
+    if d.dtype not in (torch.bfloat16, torch.float32):
         raise UnsupportedCall(f"{name}: `d` expected bfloat16 or float32, got {dtype(d)}; convert the result")
-    if d is not None and c is not None and (c.shape != d.shape or c.dtype != d.dtype):
+    if c is None:
+        return
+    check_tensor(name, "c", c, rank)
+    if c.shape != d.shape or c.dtype != d.dtype:
         raise InvalidArgument(f"{name}: `c` expected {dtype(d)}{list(d.shape)}, as d is, got {dtype(c)}{list(c.shape)}")
+    if c.device != d.device:
+        raise InvalidArgument(f"{name}: `c` expected a tensor on {d.device}, as d is, got one on {c.device}; move it")
 
 
 def check_sums(name: str, recipe: Recipe, compiled_dims: str, d: Tensor, c: Tensor | None, ks: Sequence[int]) -> None:
     """The same of codes whose rows are summed, group by group."""
-    check(name, compiled_dims, d, c)
-    if recipe is None or tuple(recipe) != (1, 1, 128):
+    check(name, compiled_dims, d, 3, c)
+    if not isinstance(recipe, (tuple, list)) or tuple(recipe) != (1, 1, 128):
         raise UnsupportedCall(f"{name}: `recipe` expected (1, 1, 128), got {recipe}; scale by such blocks")
     if any(size % 128 for size in ks):
         raise InvalidArgument(f"{name}: `ks_cpu` expected multiples of 128, got {list(ks)}; pad each group with zeros")
 
 
-def sizes_of(name: str, ks_cpu: Sequence[int] | None, use_psum_layout: bool) -> Sequence[int]:
-    """How many rows each group has, which must be on the host."""
-    if use_psum_layout:
-        raise UnsupportedCall(
-            f"{name}: `use_psum_layout` expected False on Hopper GPUs, got {use_psum_layout}; say with `ks_cpu` and "
-            "`grouped_layout` how many rows each group has, one group behind the other"
-        )
-    if ks_cpu is None:
-        raise UnsupportedCall(
-            f"{name}: `ks_cpu` expected how many rows each group has, got None; give the numbers of `grouped_layout`, "
-            "which on Hopper GPUs are needed on the host too"
-        )
-    return ks_cpu
-
-
-def check_rows(name: str, ks: Sequence[int], layout: Tensor, rows: int) -> None:
-    """Check that the groups have all rows."""
-    if len(ks) != len(layout) or sum(ks) != rows:
+def check_rows(name: str, ks: Sequence[int], layout: Tensor, d: Tensor, rows: int) -> None:
+    """Check that there is a group for each matrix of d, and that the groups have all rows."""
+    groups = len(d)
+    check_layout(name, layout, groups, "how many rows each group of `d` has", "give the numbers of `ks_cpu` as such")
+    if len(ks) != groups or sum(ks) != rows:
         raise InvalidArgument(
-            f"{name}: `ks_cpu` expected {len(layout)} numbers whose sum is {rows}, got {len(ks)} with the sum "
-            f"{sum(ks)}; give each group's rows of `a`"
+            f"{name}: `ks_cpu` expected {groups} numbers whose sum is {rows}, got {len(ks)} with the sum {sum(ks)}; "
+            "give each group's rows of `a`"
         )
 
 
@@ -179,6 +166,9 @@ def check_flat(name: str, operand: str, given: Scaled, rows: int, columns: int) 
 
 def rows_of_b(name: str, recipe: Recipe, recipe_a: Block, recipe_b: Block) -> int:
     """Rows of the blocks of b; those of a have one, and columns are 128."""
+    check_numbers(name, "recipe", recipe, 3, "the rows of the blocks of a and of b, and their columns")
+    check_numbers(name, "recipe_a", recipe_a, 2, "the rows and columns of a's blocks")
+    check_numbers(name, "recipe_b", recipe_b, 2, "the rows and columns of b's blocks")
     if (recipe_a is None) != (recipe_b is None):
         raise InvalidArgument(
             f"{name}: `recipe_a` and `recipe_b` expected both or none, got {recipe_a} and {recipe_b}; give both, or "
@@ -208,8 +198,3 @@ def need_squares(name: str, recipe: Recipe, recipe_a: Block, recipe_b: Block) ->
             f"{name}: `recipe` expected None or (1, 128, 128), got {recipe or (recipe_a, recipe_b)}; scale by such "
             "blocks"
         )
-
-
-def dtype(tensor: Tensor) -> str:
-    """The name of a tensor's dtype."""
-    return str(tensor.dtype).removeprefix("torch.")

@@ -7,12 +7,12 @@ from torch import Tensor
 
 import opmux
 from opmux_deepgemm.compat.adding import add, ask, begin, readable
+from opmux_deepgemm.compat.arguments import check_codes, check_tensor
 from opmux_deepgemm.compat.checking import (
     Block,
     Recipe,
     Scaled,
     check,
-    check_codes,
     check_result,
     of_views,
     published,
@@ -46,11 +46,10 @@ def _fp8_gemm(
         InvalidArgument: where shapes or dtypes do not fit.
     """
     rows = rows_of_b(name, recipe, recipe_a, recipe_b)
-    check(name, compiled_dims, d, c)
-    check_codes(name, a, b)
+    check(name, compiled_dims, d, 2, c)
+    check_codes(name, a, b, 2, 2)
+    check_result(name, d, a[0], b[0])
     given = (a[0], b[0], a[1], b[1])
-    if rows == 1 or c is not None:
-        check_result(name, d, a[0], b[0])  # before it is written to
     if rows == 1:
         total = d if d.dtype == torch.float32 else d.new_empty(d.shape, dtype=torch.float32)
         add(opmux.scaled_linear_accumulate, total, c, *given, backend=BACKEND)
@@ -68,9 +67,10 @@ def _bf16_gemm(name: str, a: Tensor, b: Tensor, d: Tensor, c: Tensor | None = No
 
     d and c are as in `fp8_gemm_nt`. A sum in float32 is added by the copy engine; one in bfloat16 is rounded once.
     """
-    check(name, compiled_dims, d, c)
-    if d.dtype == torch.float32 or c is not None:
-        check_result(name, d, a, b)
+    check(name, compiled_dims, d, 2, c)
+    check_tensor(name, "a", a, 2)
+    check_tensor(name, "b", b, 2)
+    check_result(name, d, a, b)
     if c is None:
         opmux.linear(a, b, out_dtype=d.dtype, backend=BACKEND, out=d)
         return
@@ -82,7 +82,7 @@ def _bf16_gemm(name: str, a: Tensor, b: Tensor, d: Tensor, c: Tensor | None = No
 
 
 _VIEWS = "``d = {} @ {}``: `fp8_gemm_nt` of transposed views, scales likewise."
-_nn, _tn, _tt = (of_views(_fp8_gemm, *turned) for turned in ((False, True), (True, True), (True, False)))
+_nn, _tn, _tt = (of_views(_fp8_gemm, *turned, scaled=True) for turned in ((False, True), (True, True), (True, False)))
 
 fp8_gemm_nt = published(_fp8_gemm, "fp8_gemm_nt")
 fp8_gemm_nn = published(_nn, "fp8_gemm_nn", _VIEWS.format("a", "b"))

@@ -4,17 +4,8 @@ from torch import Tensor
 
 import opmux
 from opmux.plugin import InvalidArgument
-from opmux_deepgemm.compat.checking import (
-    Block,
-    Recipe,
-    Scaled,
-    check,
-    check_codes,
-    check_layout,
-    need_squares,
-    of_views,
-    published,
-)
+from opmux_deepgemm.compat.arguments import check_codes, check_layout, check_tensor
+from opmux_deepgemm.compat.checking import Block, Recipe, Scaled, check, need_squares, of_views, published
 from opmux_deepgemm.compat.layouts import groups_of, groups_of_ends
 from opmux_deepgemm.implementations import BACKEND
 from opmux_deepgemm.operand_maps import lies_across
@@ -46,8 +37,8 @@ def _fp8_contiguous(
         UnsupportedCall, InvalidArgument: as `fp8_gemm_nt`.
     """
     need_squares(name, recipe, recipe_a, recipe_b)
-    check(name, compiled_dims)
-    check_codes(name, a, b)
+    check(name, compiled_dims, d, 2)
+    check_codes(name, a, b, 2, 3)
     offsets, sizes = _groups(
         name, grouped_layout, a[0].shape[0], b[0].shape[0], use_psum_layout, expected_m_for_psum_layout
     )
@@ -61,7 +52,9 @@ def _bf16_contiguous(
     use_psum_layout: bool = False, ensure_zero_padding: bool = True, expected_m_for_psum_layout: int | None = None,
 ) -> None:  # fmt: skip
     """`m_grouped_fp8_gemm_nt_contiguous` in bfloat16; b may lie across k."""
-    check(name, compiled_dims)
+    check(name, compiled_dims, d, 2)
+    check_tensor(name, "a", a, 2)
+    check_tensor(name, "b", b, 3)
     groups = _groups(name, grouped_layout, a.shape[0], b.shape[0], use_psum_layout, expected_m_for_psum_layout)
     opmux.grouped_linear(a, _as_read(b), *groups, backend=BACKEND, out=d)
 
@@ -91,8 +84,9 @@ def _fp8_masked(
         UnsupportedCall, InvalidArgument: as `fp8_gemm_nt`.
     """
     need_squares(name, recipe, recipe_a, recipe_b)
-    check(name, compiled_dims)
-    check_codes(name, a, b)
+    check(name, compiled_dims, d, 3)
+    check_codes(name, a, b, 3, 3)
+    check_tensor(name, "masked_m", masked_m, 1)
     opmux.scaled_masked_grouped_linear(
         a[0], b[0], masked_m, a[1], b[1], expected_m=expected_m, out_dtype=d.dtype, backend=BACKEND, out=d
     )
@@ -102,13 +96,17 @@ def _bf16_masked(
     name: str, a: Tensor, b: Tensor, d: Tensor, masked_m: Tensor, expected_m: int, compiled_dims: str = "nk"
 ) -> None:
     """`m_grouped_fp8_gemm_nt_masked` in bfloat16."""
-    check(name, compiled_dims)
+    check(name, compiled_dims, d, 3)
+    check_tensor(name, "a", a, 3)
+    check_tensor(name, "b", b, 3)
+    check_tensor(name, "masked_m", masked_m, 1)
     opmux.masked_grouped_linear(a, b, masked_m, expected_m=expected_m, backend=BACKEND, out=d)
 
 
 _TURNED = "`{}` of a view of b that is transposed in each group."
 _ALSO = "`{}` by its other name; codes of four bits are for other GPUs."
-_fp8_nn, _bf16_nn = of_views(_fp8_contiguous, False, True), of_views(_bf16_contiguous, False, True)
+_fp8_nn = of_views(_fp8_contiguous, False, True, scaled=True, rank_b=3)
+_bf16_nn = of_views(_bf16_contiguous, False, True, rank_b=3)
 
 m_grouped_fp8_gemm_nt_contiguous = published(_fp8_contiguous, "m_grouped_fp8_gemm_nt_contiguous")
 m_grouped_fp8_gemm_nn_contiguous = published(

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from opmux.plugin import InvalidArgument, UnsupportedCall
+from opmux_deepgemm.compat.arguments import check_number, check_scales, dtype
 
 TMA_BYTES = 16
 ALIGNMENT = 128
@@ -13,19 +14,35 @@ _alignment = ALIGNMENT
 
 
 def get_mn_major_tma_aligned_tensor(sf: Tensor) -> Tensor:
-    """Scales ``(*groups, rows, blocks)`` so that rows are next to each other, each column padded to 16 bytes."""
+    """Scales ``(*groups, rows, blocks)`` so that rows are next to each other, each column padded to 16 bytes.
+
+    Raises:
+        InvalidArgument: If they have no rows and blocks.
+    """
+    return _aligned("get_mn_major_tma_aligned_tensor", sf)
+
+
+def get_col_major_tma_aligned_tensor(sf: Tensor) -> Tensor:
+    """`get_mn_major_tma_aligned_tensor` by its older name."""
+    return _aligned("get_col_major_tma_aligned_tensor", sf)
+
+
+def _aligned(name: str, sf: Tensor) -> Tensor:
+    check_scales(name, sf)
     rows, blocks = sf.shape[-2:]
     room = sf.new_empty((*sf.shape[:-2], blocks, get_tma_aligned_size(rows, sf.element_size())))
     aligned = room[..., :rows].mT
     return sf if sf.stride() == aligned.stride() else aligned.copy_(sf)
 
 
-get_col_major_tma_aligned_tensor = get_mn_major_tma_aligned_tensor
-"""The same under its older name."""
-
-
 def get_tma_aligned_size(size: int, element_size: int) -> int:
-    """A number of elements, rounded up to multiples of 16 bytes."""
+    """A number of elements, rounded up to multiples of 16 bytes.
+
+    Raises:
+        InvalidArgument: If one is no number, or an element has no part of 16 bytes.
+    """
+    check_number("get_tma_aligned_size", "size", size, 0)
+    check_number("get_tma_aligned_size", "element_size", element_size, 1, TMA_BYTES)
     step = TMA_BYTES // element_size
     return -(-size // step) * step
 
@@ -53,7 +70,10 @@ def transform_sf_into_required_layout(
         InvalidArgument: Where the recipe, ``is_sfa`` and the shape do not fit.
     """
     name = "transform_sf_into_required_layout"
-    if len(recipe) not in (2, 3):
+    check_scales(name, sf)
+    check_number(name, "mn", mn, 0)
+    check_number(name, "k", k, 0)
+    if not isinstance(recipe, (tuple, list)) or len(recipe) not in (2, 3):
         raise InvalidArgument(
             f"{name}: `recipe` expected 2 numbers, or 3 with `is_sfa`, got {recipe}; give the blocks' rows and columns"
         )
@@ -68,7 +88,7 @@ def transform_sf_into_required_layout(
     if (rows, columns) not in ((1, 128), (128, 128)) or sf.dtype != torch.float32:
         raise UnsupportedCall(
             f"{name}: `recipe` expected blocks of (1, 128) or (128, 128) with float32 scales, got {(rows, columns)} "
-            f"with {str(sf.dtype).removeprefix('torch.')}; other blocks are for other GPUs"
+            f"with {dtype(sf)}; other blocks are for other GPUs"
         )
     shape = (*(() if num_groups is None else (num_groups,)), -(-mn // rows), -(-k // columns))
     if tuple(sf.shape) != shape:
@@ -92,10 +112,7 @@ def set_mk_alignment_for_contiguous_layout(alignment: int) -> None:
         InvalidArgument: If it is less than 1.
     """
     global _alignment
-    if alignment < 1:
-        raise InvalidArgument(
-            f"set_mk_alignment_for_contiguous_layout: `alignment` expected a number from 1, got {alignment}"
-        )
+    check_number("set_mk_alignment_for_contiguous_layout", "alignment", alignment, 1)
     _alignment = alignment
 
 

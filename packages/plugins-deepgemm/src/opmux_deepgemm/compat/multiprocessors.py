@@ -2,7 +2,7 @@
 
 import torch
 
-from opmux.plugin import InvalidArgument
+from opmux_deepgemm.compat.arguments import check_number
 from opmux_deepgemm.launching import limit_units, units_of
 
 _sms: int | None = None
@@ -15,9 +15,7 @@ def set_num_sms(new_num_sms: int) -> None:
         InvalidArgument: if it is no number from 0 to the GPU's.
     """
     global _sms
-    most = units_of(torch.cuda.current_device())
-    if not 0 <= new_num_sms <= most:
-        raise InvalidArgument(f"set_num_sms: `new_num_sms` expected a number from 0 to {most}, got {new_num_sms}")
+    check_number("set_num_sms", "new_num_sms", new_num_sms, 0, units_of(torch.cuda.current_device()))
     _sms = new_num_sms or None
     limit_units(_sms)
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from opmux.plugin import InvalidArgument, UnsupportedCall
-from opmux_deepgemm.compat.checking import dtype, sizes_of
+from opmux_deepgemm.compat.arguments import check_layout, check_number, check_scales, check_tensor, dtype, sizes_of
 from opmux_deepgemm.compat.layouts import get_mn_major_tma_aligned_tensor
 
 FRACTION = 23
@@ -30,8 +30,11 @@ def get_mn_major_tma_aligned_packed_ue8m0_tensor(sf: Tensor, psum_layout: Tensor
 
     Raises:
         UnsupportedCall: If the scales are not float32.
+        InvalidArgument: If they have no rows and blocks.
     """
-    exponents = _exponents("get_mn_major_tma_aligned_packed_ue8m0_tensor", sf)
+    name = "get_mn_major_tma_aligned_packed_ue8m0_tensor"
+    check_scales(name, sf)
+    exponents = _exponents(name, sf)
     padded = torch.nn.functional.pad(exponents, (0, -sf.shape[-1] % PACKED))
     return get_mn_major_tma_aligned_tensor(padded.contiguous().view(torch.int32))
 
@@ -58,11 +61,15 @@ def get_k_grouped_mn_major_tma_aligned_packed_ue8m0_tensor(
         InvalidArgument: If there are not as many scales as the groups have blocks.
     """
     name = "get_k_grouped_mn_major_tma_aligned_packed_ue8m0_tensor"
-    counts = [-(-size // gran_k) for size in sizes_of(name, ks_cpu, use_psum_layout)]
+    sizes = sizes_of(name, ks_cpu, use_psum_layout)
+    check_tensor(name, "sf", sf, 2)
+    check_number(name, "gran_k", gran_k, 1)
+    check_layout(name, grouped_layout, len(sizes), "the numbers of `ks_cpu`", "give both of one length")
+    counts = [-(-size // gran_k) for size in sizes]
     exponents = _exponents(name, sf)
-    if len(counts) != len(grouped_layout) or sum(counts) != len(sf):
+    if sum(counts) != len(sf):
         raise InvalidArgument(
-            f"{name}: `ks_cpu` expected {len(grouped_layout)} numbers whose blocks are {len(sf)}, got {len(counts)} "
+            f"{name}: `ks_cpu` expected {len(sizes)} numbers whose blocks are {len(sf)}, got {len(counts)} "
             f"with {sum(counts)} blocks; give each group's rows"
         )
     rows, first = list[int](), 0

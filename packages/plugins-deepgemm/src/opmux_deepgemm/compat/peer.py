@@ -9,7 +9,8 @@ from torch import Tensor
 
 from opmux.plugin import UnsupportedCall
 from opmux_deepgemm.compat.adding import readable
-from opmux_deepgemm.compat.checking import check, check_result, dtype, of_views, published
+from opmux_deepgemm.compat.arguments import check_tensor, dtype
+from opmux_deepgemm.compat.checking import check, check_result, of_views, published
 
 CODES = torch.float8_e4m3fn
 
@@ -29,7 +30,9 @@ def _cublaslt_gemm(name: str, a: Tensor, b: Tensor, d: Tensor, c: Tensor | None 
         UnsupportedCall: Of other dtypes.
         InvalidArgument: Where shapes or dtypes do not fit.
     """
-    check(name, "nk", d, c)
+    check(name, "nk", d, 2, c)
+    check_tensor(name, "a", a, 2)
+    check_tensor(name, "b", b, 2)
     check_result(name, d, a, b)
     if a.dtype != b.dtype or a.dtype not in (torch.bfloat16, CODES):
         raise UnsupportedCall(

@@ -7,17 +7,8 @@ from torch import Tensor
 
 import opmux
 from opmux_deepgemm.compat.adding import Part, add, add_parts, readable
-from opmux_deepgemm.compat.checking import (
-    Recipe,
-    Scaled,
-    check,
-    check_codes,
-    check_flat,
-    check_rows,
-    check_sums,
-    published,
-    sizes_of,
-)
+from opmux_deepgemm.compat.arguments import check_codes, check_pairs, check_tensor, sizes_of
+from opmux_deepgemm.compat.checking import Recipe, Scaled, check, check_flat, check_rows, check_sums, published
 from opmux_deepgemm.implementations import BACKEND
 
 
@@ -41,8 +32,10 @@ def _bf16_tn(
         UnsupportedCall, InvalidArgument: as `fp8_gemm_nt`.
     """
     ks = sizes_of(name, ks_cpu, use_psum_layout)
-    check(name, compiled_dims, d, c)
-    check_rows(name, ks, grouped_layout, len(a))
+    check(name, compiled_dims, d, 3, c)
+    check_tensor(name, "a", a, 2)
+    check_tensor(name, "b", b, 2)
+    check_rows(name, ks, grouped_layout, d, len(a))
     add(opmux.grouped_weight_grad, d, c, a, b, _offsets(grouped_layout), backend=BACKEND)
 
 
@@ -68,8 +61,8 @@ def _fp8_tn(
     """
     ks = sizes_of(name, ks_cpu, use_psum_layout)
     check_sums(name, recipe, compiled_dims, d, c, ks)
-    check_codes(name, a, b)
-    check_rows(name, ks, grouped_layout, len(a[0]))
+    check_codes(name, a, b, 2, 2)
+    check_rows(name, ks, grouped_layout, d, len(a[0]))
     given = a[0], b[0], _offsets(grouped_layout), a[1], b[1]
     add(opmux.scaled_grouped_weight_grad, d, c, *given, backend=BACKEND)
 
@@ -97,9 +90,9 @@ def _fp8_nt(
     """
     ks = sizes_of(name, ks_cpu, use_psum_layout)
     check_sums(name, recipe, compiled_dims, d, c, ks)
-    check_codes(name, a, b)
-    m, n = d.shape[-2:]
-    check_rows(name, ks, grouped_layout, sum(ks))
+    check_pairs(name, a, b)
+    m, n = d.shape[1:]
+    check_rows(name, ks, grouped_layout, d, sum(ks))
     check_flat(name, "a", a, m, sum(ks))
     check_flat(name, "b", b, n, sum(ks))
     pairs = torch.stack((torch.zeros_like(grouped_layout), grouped_layout), 1)
