@@ -8,6 +8,17 @@ from opmux.errors import InvalidArgument
 
 X, W = torch.randn(4, 8), torch.randn(8)
 Q, K = torch.randn(2, 5, 4, 8), torch.randn(2, 6, 3, 8)
+F8 = torch.float8_e4m3fn
+CODES, SCALES = torch.ones(4, 8).to(F8), torch.ones(4, 1)
+PACKED = torch.zeros(4, 1, dtype=torch.int32)
+CACHE = torch.randn(2, 16, 2, 8)
+
+
+def paged(q, k_cache, v_cache):
+    """A call of paged_attention on one sequence."""
+    ends, lengths, table = (torch.tensor(t, dtype=torch.int32) for t in ([0, 3], [3], [[0]]))
+    return opmux.paged_attention(q, k_cache, v_cache, ends, lengths, table, max_seqlen_q=3, max_seqlen_k=3)
+
 
 CASES = [
     (
@@ -68,6 +79,46 @@ CASES = [
         "dtypes that must agree",
         lambda: opmux.linear(X, torch.randn(3, 8, dtype=torch.float64)),
         "linear: `w` expected float32, the dtype of `x`, got float64; cast one of them with .to(torch.float32)",
+    ),
+    (
+        "packed scales",
+        lambda: opmux.scaled_linear(CODES, CODES, PACKED, SCALES, out_dtype=torch.float32),
+        "scaled_linear: `x_scale` expected dtype float32, got int32; unpack it with opmux.unpack_scale",
+    ),
+    (
+        "packed scales, two choices",
+        lambda: opmux.convert_scale(PACKED, dtype=torch.float32),
+        "convert_scale: `scale` expected a dtype of Scale (float32, float8_e8m0fnu), got int32; "
+        "unpack it with opmux.unpack_scale",
+    ),
+    (
+        "scales that are not packed",
+        lambda: opmux.unpack_scale(SCALES, k_blocks=4, dtype=torch.float32),
+        "unpack_scale: `packed` expected dtype int32, got float32; make it of scales with opmux.pack_scale",
+    ),
+    (
+        "codes of queries and a cache of real numbers",
+        lambda: paged(Q[0, :3].to(F8), CACHE, CACHE.clone()),
+        "paged_attention: `k_cache` expected float8_e4m3fn, the dtype of `q`, got float32; "
+        "pass `q` unquantised, or codes with their scales in `k_cache` and `v_cache`: a cast does not make them",
+    ),
+    (
+        "codes of keys alone",
+        lambda: paged(Q[0, :3], CACHE.to(F8), CACHE),
+        "paged_attention: `v_cache` expected float8_e4m3fn, the dtype of `k_cache`, got float32; "
+        "pass codes with their scales in `k_cache` and `v_cache`, or in none of them: a cast does not make them",
+    ),
+    (
+        "codes of values alone",
+        lambda: paged(Q[0, :3], CACHE, CACHE.to(F8)),
+        "paged_attention: `v_cache` expected float32, the dtype of `q`, got float8_e4m3fn; "
+        "pass codes with their scales in `k_cache` and `v_cache`, or in none of them: a cast does not make them",
+    ),
+    (
+        "real numbers of different dtypes and a cache",
+        lambda: paged(Q[0, :3], CACHE.bfloat16(), CACHE.bfloat16()),
+        "paged_attention: `k_cache` expected float32, the dtype of `q`, got bfloat16; "
+        "cast one of them with .to(torch.float32)",
     ),
     (
         "an option of another kind",

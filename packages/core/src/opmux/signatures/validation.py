@@ -173,14 +173,29 @@ def _check_tensor(op: str, argument: TensorArgument, value: Any) -> None:
 
 
 def _remedy(argument: TensorArgument, given: torch.dtype, first: str) -> str:
-    """What to do about a dtype that an argument does not take: codes are made with their scales, never by a cast."""
+    """What to do about a dtype that an argument does not take: codes are made with their scales, never by a cast.
+
+    Packed scales are bytes of exponents, four in an integer: a cast would take the integer for the scale.
+    """
+    if given is torch.int32 and torch.float32 in argument.dtypes and argument.name.endswith("scale"):
+        return "unpack it with opmux.unpack_scale"
+    if argument.name == "packed" and given.is_floating_point:
+        return "make it of scales with opmux.pack_scale"
     if argument.group not in _CODES or not (given.is_floating_point or given is torch.int8):
         return f"cast it with .to(torch.{first})"
     return "make codes and scales with opmux.quantize" if given.itemsize > 1 else "quantize the values in one of these"
 
 
-def _remedy_of_two(leader: torch.dtype, given: torch.dtype) -> str:
-    """What to do about two dtypes that must be equal."""
+def _remedy_of_two(signature: Signature, source: str, name: str, tensors: Mapping[str, Any]) -> str:
+    """What to do about two tensors whose dtypes must be equal."""
+    leader, given = tensors[source].dtype, tensors[name].dtype
+    if leader.itemsize != given.itemsize and 1 in (leader.itemsize, given.itemsize):
+        first = signature.tensors[0].name
+        stored = " and ".join(f"`{n}`" for n in signature.scales if n != first)
+        if stored and tensors[first].dtype.itemsize == 1:
+            return f"pass `{first}` unquantised, or codes with their scales in {stored}: a cast does not make them"
+        if stored:
+            return f"pass codes with their scales in {stored}, or in none of them: a cast does not make them"
     if leader.itemsize > 1 or given.itemsize > 1:
         return f"cast one of them with .to(torch.{name_of(leader)})"
     if torch.int8 in (leader, given):
@@ -216,7 +231,7 @@ def _check_agreement(signature: Signature, tensors: Mapping[str, Any]) -> None:
                     name,
                     f"{name_of(leader)}, the dtype of `{source}`",
                     name_of(tensors[name].dtype),
-                    _remedy_of_two(leader, tensors[name].dtype),
+                    _remedy_of_two(signature, source, name, tensors),
                 )
     for name, scale in signature.scales.items():
         if tensors[scale] is not None and not signature.is_coded(name, tensors):
