@@ -1,5 +1,7 @@
 """What is said of a call that no backend takes: every rejection with its reason, and what to do."""
 
+import dataclasses
+
 import pytest
 import torch
 from backends import backends, implementation
@@ -9,9 +11,10 @@ import opmux
 from opmux.arch import parse_arch
 from opmux.callpath.op import OPS
 from opmux.errors import UnsupportedCall
-from opmux.planning.plan import resolve
+from opmux.planning import resolver
+from opmux.planning.plan import circumstances, resolve
 from opmux.planning.report import refusal_text
-from opmux.plugin import AtMost, MultipleOf
+from opmux.plugin import AtMost, Dtype, MultipleOf
 from opmux.running import attempt as attempts
 from opmux.running.attempt import attempt_of
 
@@ -89,3 +92,49 @@ def test_the_last_resort_stands_last_and_columns_are_aligned():
 def test_the_remedy_is_what_would_help(made, remedy):
     with backends(**({"a": implementation(ones, **made)} if made else {})):
         assert told_of(opmux.rms_norm, X, W)[-1] == f"  try:       {remedy}"
+
+
+FNUZ = torch.float8_e4m3fnuz
+CODES, ROWS = torch.ones(8, 6).to(FNUZ), torch.ones(8, 1)
+OCP = Dtype("q", "float8_e4m3fn")
+CONVERT = "convert the 8-bit floats, and their scales, to the flavour of sm_90 with opmux.convert_fp8"
+GENERIC = "change the arguments that the reasons name"
+
+
+@pytest.mark.parametrize(
+    ("records", "remedy"),
+    [
+        ({"a": (OCP,)}, CONVERT),
+        ({"a": (MultipleOf("k", 4),), "b": (OCP,)}, CONVERT),
+        ({"a": (OCP, MultipleOf("k", 4), MultipleOf("m", 16))}, f"{CONVERT}, and pad k to 8 and m to 16"),
+        ({"a": (OCP, MultipleOf("k", 4)), "b": (MultipleOf("k", 4), MultipleOf("k", 5))}, "pad k to 20"),
+        ({"a": (OCP, AtMost("k", 4))}, GENERIC),
+        ({"a": (MultipleOf("k", 4), AtMost("m", 4))}, GENERIC),
+        ({"a": (Dtype("q", "int8"),)}, GENERIC),
+    ],
+    ids=["flavour", "rather than padding", "both", "padding alone", "no use", "padding of no use", "another format"],
+)
+def test_the_flavour_of_8_bit_floats_comes_before_padding(records, remedy):
+    options = {"out_dtype": torch.float32}
+    made = {name: implementation(ones, op="dequantize", when=when) for name, when in records.items()}
+    with backends(**made):
+        assert remedy_of(opmux.dequantize, (CODES, ROWS), options) == f'{remedy}, or pass backend="reference"'
+
+
+def test_a_backend_that_was_not_asked_for_gives_no_remedy():
+    with backends(
+        a=implementation(ones, when=(MultipleOf("hidden", 3),)), b=implementation(ones, when=(AtMost("hidden", 4),))
+    ):
+        assert remedy_of(opmux.rms_norm, (X, W), {}, "b").startswith(GENERIC)
+        assert remedy_of(opmux.rms_norm, (X, W), {}, "a").startswith("pad hidden to 9")
+
+
+def remedy_of(op, tensors, options, backend=None):
+    """The remedy in the refusal of a call on an sm_90, without the reference."""
+    given = op.op.bind_arguments(tensors, options)[1]
+    attempt = attempt_of(op.op, op.op.state, tensors, given, arch=parse_arch("sm_90"))
+    with opmux.policy.override(disable=["reference"]):
+        around = dataclasses.replace(circumstances(attempt), forced=backend)
+        found = resolver.resolve(attempt.call, op.op.implementations, around)
+        last = refusal_text(op.op, attempt.call, found, " at all").splitlines()[-1]
+    return last.removeprefix("  try:       ")

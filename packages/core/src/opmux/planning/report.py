@@ -1,11 +1,17 @@
 """The error text for a call that nothing takes: every rejection with its reason, and what to do."""
 
+import math
+from collections.abc import Sequence
+
 from opmux.callpath.op import Op
 from opmux.declared.call import Call
-from opmux.declared.constraints import MultipleOf, refusal
+from opmux.declared.constraints import Constraint, MultipleOf, refusal
 from opmux.declared.implementation import Priority
-from opmux.planning.resolver import ACCEPTED, CHOSEN, REJECTED, Resolution
+from opmux.planning.resolver import ACCEPTED, CHOSEN, REJECTED, Resolution, Verdict
 from opmux.signatures.validation import describe_call
+
+CONVERSION = "opmux.convert_fp8"
+"""What a constraint's reason names where the 8-bit floats of a call have the flavour of other archs."""
 
 
 def refusal_text(op: Op, call: Call, resolution: Resolution, why: str) -> str:
@@ -30,14 +36,37 @@ def refusal_text(op: Op, call: Call, resolution: Resolution, why: str) -> str:
 
 
 def _remedy(op: Op, call: Call, resolution: Resolution) -> str:
-    for verdict in resolution.verdicts:
-        if verdict.status != REJECTED or not any(call.arch.matches(p) for p in verdict.implementation.archs):
-            continue
-        for constraint in verdict.implementation.when:
-            if isinstance(constraint, MultipleOf) and refusal(constraint, call):
-                size = call.size(constraint.name)
-                padded = -(-size // constraint.bound) * constraint.bound
-                return f'pad {constraint.name} to {padded}, or pass backend="reference"'
+    """What would help: whatever settles all that one implementation refuses, first the flavour of 8-bit floats."""
+    last_resort = 'or pass backend="reference"'
+    refused = [broken for verdict in resolution.verdicts if (broken := _broken(verdict, call))]
+    flavour = f"convert the 8-bit floats, and their scales, to the flavour of {call.arch} with {CONVERSION}"
+    for broken in refused:
+        if all(CONVERSION in reason for _, reason in broken):
+            return f"{flavour}, {last_resort}"
+    for broken in refused:
+        if all(isinstance(constraint, MultipleOf) for constraint, _ in broken):
+            return f"pad {_padded(broken, call)}, {last_resort}"
+    for broken in refused:
+        if all(CONVERSION in reason or isinstance(constraint, MultipleOf) for constraint, reason in broken):
+            return f"{flavour}, and pad {_padded(broken, call)}, {last_resort}"
     if len({v.implementation.backend for v in resolution.verdicts}) <= 1:
-        return f'install a backend for {call.arch} (see `opmux backends`), or pass backend="reference"'
-    return 'change the arguments that the reasons name, or pass backend="reference"'
+        return f"install a backend for {call.arch} (see `opmux backends`), {last_resort}"
+    return f"change the arguments that the reasons name, {last_resort}"
+
+
+def _broken(verdict: Verdict, call: Call) -> list[tuple[Constraint, str]]:
+    """The constraints that refuse the call, with their reasons, if these are why the implementation is rejected."""
+    when = verdict.implementation.when
+    found = [(c, reason) for c in when if (reason := refusal(c, call)) is not None]
+    return found if verdict.status == REJECTED and found and found[0][1] == verdict.reason else []
+
+
+def _padded(broken: Sequence[tuple[Constraint, str]], call: Call) -> str:
+    """``hidden to 128 and rows to 8``: the next sizes that the broken multiples allow."""
+    steps: dict[str, list[int]] = {}
+    for constraint, _ in broken:
+        if isinstance(constraint, MultipleOf):
+            bound = constraint.bound
+            steps.setdefault(constraint.name, []).append(call.size(bound) if isinstance(bound, str) else bound)
+    sizes = {name: (call.size(name), math.lcm(*bounds)) for name, bounds in steps.items()}
+    return " and ".join(f"{name} to {-(-size // step) * step}" for name, (size, step) in sizes.items())
