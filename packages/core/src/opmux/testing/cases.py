@@ -17,7 +17,7 @@ from opmux.signatures.signature import REFUSED, Signature
 from opmux.signatures.validation import check_call
 from opmux.testing import choices, coded, large
 from opmux.testing.case import NORMAL, PLAIN, VALUES, Case, all_options, op_named
-from opmux.testing.contents import special_contents
+from opmux.testing.contents import ALL_CODES, ZEROS, special_contents
 from opmux.testing.memory import VIEWS
 from opmux.testing.model_shapes import ModelShape
 from opmux.testing.odd import draw_odd
@@ -169,9 +169,31 @@ def _all_cases(op: Op, profile: Profile, gpu: bool, contents: Sequence[str]) -> 
             yield from (case(dtype, data=word) for dtype in (half, single))
         else:
             yield case((half, single)[place % 2], data=word)
+    if not profile.contains:
+        yield from _zero_blocks(signature, case)
+        yield from _all_codes(signature, case)
     yield from _odd_cases(op, profile, required)
     yield from _special_numbers(op, profile, case)
     yield from _probes(op, case, gpu)
+
+
+def _zero_blocks(signature: Signature, case: Any) -> Iterator[Case]:
+    """Blocks of zeros and of very small numbers, for ops that make a scale for each block, of every kind."""
+    if "block" not in {o.name for o in signature.options}:
+        return
+    for place, block in enumerate(choices.ALTERNATIVES["block"]):
+        yield case((SINGLE, HALF)[place % 2], data=ZEROS, options={"block": block})
+    yield case(HALF, data=ZEROS, options={"dtype": torch.int8})
+
+
+def _all_codes(signature: Signature, case: Any) -> Iterator[Case]:
+    """Every code of int8, also the one below the symmetric range, and of 8-bit floats where there is one operand."""
+    operands = [t.name for t in signature.tensors if torch.int8 in t.dtypes and t.name not in signature.scales]
+    if not operands:
+        return
+    for codes in (torch.int8, torch.float8_e4m3fn, torch.float8_e5m2)[: 3 if len(operands) == 1 else 1]:
+        made = case(codes if signature.tensors[0].name in operands else SINGLE, data=ALL_CODES)
+        yield dataclasses.replace(made, dtypes={**made.dtypes, **dict.fromkeys(operands, codes)})
 
 
 def _long_contexts(signature: Signature, profile: Profile, case: Any, gpu: bool) -> Iterator[Case]:
@@ -208,6 +230,9 @@ def _special_numbers(op: Op, profile: Profile, case: Any) -> Iterator[Case]:
         for place, probe in enumerate(("nan", *infinities, *(() if codes else ("magnitude",)))):
             dtypes = (HALF, SINGLE) if profile.doubled else ((HALF, SINGLE)[place % 2],)
             yield from (case(dtype, data=name, probe=probe) for dtype in dtypes)
+    if "logits" in names:  # a masked class has a share in the loss by the smoothing alone
+        smoothed = {"label_smoothing": 0.1}
+        yield from (case(dtype, data="logits", probe="-inf", options=smoothed) for dtype in (HALF, SINGLE))
     masked = _causal(op.signature)
     for name in names if masked else ():  # in keys that are masked out for some queries, and in such queries
         yield from (case(dtype, data=name, probe="nan", options=masked) for dtype in (HALF, SINGLE))

@@ -12,6 +12,7 @@ from opmux.callpath.op import Op
 from opmux.signatures.signature import Signature
 from opmux.testing import choices
 from opmux.testing.case import ONE_SCALE, Case, usual_dtype, without_idle_scales
+from opmux.testing.contents import ALL_CODES
 from opmux.testing.memory import VIEWS
 from opmux.testing.profiles import Profile
 from opmux.testing.sequences import LONG
@@ -69,6 +70,45 @@ def _of_each_kind(
             yield case(usual, data=scale, probe="nan")
     for probe in ("repeat", "stale", *(("capture",) if gpu else ())):
         yield case(usual, probe=probe)
+    if profile.contains:
+        return
+    if signature.mutates:
+        yield from _conversions_of_nonfinite(signature, usual, case)
+    else:
+        yield from _special_codes(signature, usual, case)
+
+
+def _conversions_of_nonfinite(
+    signature: Signature, usual: dict[str, torch.dtype], case: Callable[..., Case]
+) -> Iterator[Case]:
+    """NaN and infinities in what is written as codes, of every dtype."""
+    names = [name for name in usual if _is_real(signature, name)]
+    lead = usual[names[0]]
+    for name in names:
+        yield from (case(usual, data=name, probe=probe) for probe in ("nan", "inf", "-inf"))
+    for codes in choices.quantised():
+        yield case(coded(signature, lead, codes), data=names[0], probe="nan")
+        yield case(coded(signature, lead, codes), data=names[-1], probe="-inf")
+
+
+def _special_codes(signature: Signature, usual: dict[str, torch.dtype], case: Callable[..., Case]) -> Iterator[Case]:
+    """NaN among the codes and in what is multiplied by them, infinities where codes have them, and all finite codes."""
+    first = signature.tensors[0].name
+    lead = usual[first]
+    yield case(usual, data=first, probe="nan")
+    for codes in choices.quantised():
+        named = coded(signature, lead, codes)
+        yield case(named, data=ALL_CODES)
+        for name in (n for n in signature.scales if n != first and codes.is_floating_point):
+            yield case(named, data=name, probe="nan")
+            if codes == torch.float8_e5m2:
+                yield case(named, data=name, probe="inf")
+
+
+def _is_real(signature: Signature, name: str) -> bool:
+    """Whether a tensor holds real numbers, which are neither codes nor scales."""
+    scales = signature.scales
+    return signature.tensor(name).dtypes >= {torch.float64} and name not in scales and name not in scales.values()
 
 
 def coded(signature: Signature, lead: torch.dtype, codes: torch.dtype) -> dict[str, torch.dtype]:

@@ -15,6 +15,21 @@ from opmux.testing.memory import poison_
 from opmux.testing.patterns import PATTERNS, lengths
 from opmux.testing.sequences import draw_lengths, draw_paged, running
 
+ZEROS = "zeros"
+"""Contents with blocks of zeros, for ops that make scales."""
+
+SMALL = 2.0**-50
+"""The scale of numbers so small that a least scale, as of a clamp at 1e-12, shows; their square has a scale too."""
+
+TINIEST = 2.0**-149
+"""The smallest number of float32: a scale made of it underflows to zero."""
+
+ALL_CODES = "all_codes"
+"""Codes of every finite value that their dtype has, the largest and the least included."""
+
+PLANTED = ("nan", "inf", "-inf")
+"""Probes that put one number into the middle of a tensor."""
+
 FULL = "full"
 """Contents of calls that are timed: all sequences alike, and as long as the dims and options of the call allow."""
 
@@ -28,6 +43,8 @@ MEAN = 0.25
 def some_numbers(making: Making) -> Tensor:
     """Contents of arguments without a maker: normal numbers, spread over the range of 8-bit formats."""
     stored = making.dtype
+    if _has_all_codes(making):
+        return _all_codes(making)
     if stored.is_floating_point and stored.itemsize == 1:
         making.dtype = torch.float32
     if making.name.endswith("scale"):
@@ -42,6 +59,8 @@ def some_integers(making: Making) -> Tensor:
 
     Zero is the only index that is always valid.
     """
+    if _has_all_codes(making):
+        return _all_codes(making)
     if making.dtype == torch.int8:
         return making.integers(-127, 128).to(torch.int8)
     if is_offsets(making.op, making.name):
@@ -89,7 +108,30 @@ def _streams(making: Making) -> Tensor:
     """Inputs of norms and of quantisation: rows of all scales; for other ops, rows of one scale, or codes."""
     if making.dtype.itemsize == 1:
         return _codes(making)
+    if making.case.data == ZEROS:
+        return _with_zero_blocks(making)
     return _rows_of_all_scales(making) if {"hidden", "m"} & set(making.op.signature.binders) else making.normal()
+
+
+def _with_zero_blocks(making: Making) -> Tensor:
+    """Matrices of which every kind of block is zero somewhere, and rows of very small numbers.
+
+    The first matrix is zero; of the others, where they are that large, a tile of 128x128. Of five successive rows one
+    is zero, one holds small numbers, and one begins with a block of zeros. Where the values themselves are quantised,
+    one is so small that its scales underflow.
+    """
+    drawn = _rows_of_all_scales(making)
+    halves = 2 if "n" in making.op.signature.binders else 1  # of gated activations
+    found = drawn.unflatten(-1, (halves, drawn.shape[-1] // halves))
+    found[..., 1::5, :, :] = 0
+    found[..., 2::5, :, :] *= SMALL
+    found[..., 4::5, :, :32] = 0
+    if set(making.case.dtypes) == {"x"} and halves == 1 and making.dtype.itemsize > 2:
+        found[..., 3::5, :, :] = found[..., 3::5, :, :].sign() * TINIEST
+    if max(found.shape[-3], found.shape[-1]) > 128:
+        found[..., :128, :, :128] = 0
+    found.flatten(0, -4)[:1] = 0
+    return drawn
 
 
 @makes("weight")
@@ -111,6 +153,26 @@ def _known_scale(making: Making) -> Tensor:
     if making.case.data == TIES:
         return torch.ones(making.shape, dtype=making.dtype, device=making.device)
     return some_numbers(making)
+
+
+def _has_all_codes(making: Making) -> bool:
+    """Whether the argument that is made has all codes: operands do, real numbers beside codes do not."""
+    return (
+        making.case.data == ALL_CODES and making.dtype.itemsize == 1 and making.name not in making.op.signature.scales
+    )
+
+
+def _all_codes(making: Making) -> Tensor:
+    """Every bit pattern alike, but zero for those of NaN and infinities."""
+    drawn = making.integers(0, 256).to(torch.uint8).view(making.dtype)
+    if not making.dtype.is_floating_point:
+        return drawn
+    return drawn.to(torch.float32).nan_to_num(nan=0.0, posinf=0.0, neginf=0.0).to(making.dtype)
+
+
+def largest_code(dtype: torch.dtype) -> float:
+    """The largest finite value of a dtype of codes."""
+    return torch.finfo(dtype).max if dtype.is_floating_point else 127.0
 
 
 def _codes(making: Making) -> Tensor:
@@ -207,6 +269,8 @@ def _targets(making: Making) -> Tensor:
         middle = tuple(size // 2 for size in drawn.shape)
         sixteen = next(iter(making.case.dtypes.values())).itemsize == 2
         drawn[middle] = ignored if sixteen else (ignored + 1) % making.dim("vocab")
+    if making.case.probe == "-inf" and making.options["label_smoothing"] and drawn.numel() and drawn.dim():
+        drawn[tuple(size // 2 for size in drawn.shape)] = (ignored + 1) % making.dim("vocab")  # a token that counts
     return making.as_index(drawn)
 
 
@@ -247,7 +311,10 @@ def _slots(making: Making) -> Tensor:
             return making.as_index(drawn)
     drawn[:given] = making.permutation(slots)[:given]
     if making.case.data != FULL:
-        drawn[making.integers(0, 6) == 0] = -1
+        skipped = making.integers(0, 6) == 0
+        if making.case.probe in PLANTED:  # in the middle: what is put there has to be written
+            skipped[tokens // 2 : tokens // 2 + 1] = False
+        drawn[skipped] = -1
     return making.as_index(drawn)
 
 
@@ -341,10 +408,12 @@ def _packed_scales(making: Making) -> Tensor:
 @makes("k_cache")
 @makes("v_cache")
 def _cache(making: Making) -> Tensor:
-    """Cached keys or values; `fill_unused` puts NaN where there is no token of a sequence. Codes fill their range."""
+    """Cached keys or values; `fill_unused` puts NaN where there is no token of a sequence."""
     stored = making.dtype
     if stored.itemsize > 1:
         return making.normal()
+    if making.case.data == ALL_CODES:
+        return _all_codes(making)
     making.dtype = torch.float32
     largest = 127.0 if stored == torch.int8 else 240.0
     spread = _CODES if f"{making.name[0]}_scale" in making.case.dtypes else 1.0
@@ -354,8 +423,12 @@ def _cache(making: Making) -> Tensor:
 @makes("k_scale")
 @makes("v_scale")
 def _cache_scale(making: Making) -> Tensor:
-    """Scales of caches, different for every head, that make values of about 1."""
-    return making.normal().abs().add(0.5).div(_CODES).to(making.dtype)
+    """Scales of caches, different for every head, that make values of about 1; of all codes, values up to about 5."""
+    drawn = making.normal().abs().add(0.5)
+    stored = making.case.dtypes[f"{making.name[0]}_cache"]
+    if making.case.data == ALL_CODES and stored.itemsize == 1:
+        return drawn.mul(4.0 / largest_code(stored))
+    return drawn.div(_CODES).to(making.dtype)
 
 
 @makes("k_scale", op="write_kv_cache")
