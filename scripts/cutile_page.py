@@ -184,10 +184,11 @@ def _conformance(report: Mapping[str, Any]) -> Iterator[str]:
 
 def _choice(drawn: Mapping[str, Any]) -> Iterator[str]:
     yield from ("## The choice", "")
+    packages = sorted(f"`{name}`" for name in drawn["versions"] if name.startswith("opmux-"))
     yield (
         f"Calls drawn by seed {drawn['seed']}, which no tuning saw, on an {drawn['device'].removeprefix('NVIDIA ')} "
-        "with this backend, the Triton backend and the vendor's libraries installed. The regret is the time of the "
-        "chosen implementation over that of the fastest one that takes the call."
+        f"with {', '.join(packages[:-1])} and {packages[-1]} installed. The regret is the time of the chosen "
+        "implementation over that of the fastest one that takes the call."
     )
     yield ""
     rows = []

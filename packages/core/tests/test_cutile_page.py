@@ -122,8 +122,10 @@ def test_the_choice_is_shown_by_groups(page: Any) -> None:
         {"group": "b", "chosen": "triton", "opmux": {"cutile": [9.0], "triton": [8.0]}},
         {"group": "b", "chosen": "vendor", "opmux": {"cutile": [9.0]}},
     ]
-    text = page(drawn={"seed": 7, "device": "NVIDIA H200", "rows": rows})
-    assert "Calls drawn by seed 7, which no tuning saw, on an H200 with this backend" in text
+    versions = {"torch": "2", "opmux-triton": "1", "opmux-cutile": "1", "opmux-deepgemm": "1"}
+    text = page(drawn={"seed": 7, "device": "NVIDIA H200", "versions": versions, "rows": rows})
+    wanted = "an H200 with `opmux-cutile`, `opmux-deepgemm` and `opmux-triton` installed"
+    assert f"Calls drawn by seed 7, which no tuning saw, on {wanted}" in text
     assert "| a | 1 | 0 | 1 | 1.200 | 1.20 |" in text
     assert "| b | 2 | 1 | 0 | 1.049 | 1.10 |" in text
     assert "| all | 3 | 1 | 1 | 1.097 | 1.20 |" in text
