@@ -175,7 +175,7 @@ def test_values_of_another_size() -> None:
         ),
         (
             lambda: nn.PagedCache(1, 1, 16, 1, 8, dtype="fp8").calibrate(0, torch.ones(0, 1, 8), torch.ones(1, 1, 8)),
-            "PagedCache: `k` expected shape [tokens, 1, dim] with at least one token, got shape [0, 1, 8]; "
+            "PagedCache: `k` expected shape [tokens, 1, 8] with at least one token, got shape [0, 1, 8]; "
             "pass what the layer's projection gives, heads apart",
         ),
         (
@@ -185,13 +185,25 @@ def test_values_of_another_size() -> None:
             "PagedCache: `v` expected no infinities, got some; leave out the tokens whose projections have them",
         ),
         (
+            lambda: nn.PagedCache(1, 1, 16, 1, 8, dtype="fp8").calibrate(0, torch.ones(1, 1, 9), torch.ones(1, 1, 8)),
+            "PagedCache: `k` expected shape [tokens, 1, 8] with at least one token, got shape [1, 1, 9]; "
+            "pass what the layer's projection gives, heads apart",
+        ),
+        (
+            lambda: nn.PagedCache(1, 1, 16, 1, 8, value_dim=4, dtype="fp8").calibrate(
+                0, torch.ones(1, 1, 8), torch.ones(1, 1, 8)
+            ),
+            "PagedCache: `v` expected shape [tokens, 1, 4] with at least one token, got shape [1, 1, 8]; "
+            "pass what the layer's projection gives, heads apart",
+        ),
+        (
             lambda: nn.PagedCache(1, 1, 16, 1, 8, dtype=["fp8"]),  # type: ignore[arg-type]
             "PagedCache: `dtype` expected one of bfloat16, float16, float32, float64, float8_e4m3fn, float8_e4m3fnuz, "
             "float8_e5m2, float8_e5m2fnuz, int8, got ['fp8']; pass the dtype of the model's activations, or \"fp8\"",
         ),
         (
             lambda: nn.PagedCache(1, 1, 16, 1, 8, dtype="fp8").calibrate(0, [1.0], torch.ones(1, 1, 8)),  # type: ignore[arg-type]
-            "PagedCache: `k` expected shape [tokens, 1, dim] with at least one token, got a list; "
+            "PagedCache: `k` expected shape [tokens, 1, 8] with at least one token, got a list; "
             "pass what the layer's projection gives, heads apart",
         ),
         (
@@ -285,6 +297,8 @@ def test_values_of_another_size() -> None:
         "not in 8 bits",
         "no tokens to calibrate by",
         "infinities to calibrate by",
+        "keys of another size to calibrate by",
+        "values of another size to calibrate by",
         "dtypes",
         "numbers to calibrate by",
         "the name of a layer",

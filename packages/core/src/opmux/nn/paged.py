@@ -239,8 +239,8 @@ class PagedCache:
             v: Values, ``(tokens, kv_heads, value_dim)``.
 
         Raises:
-            InvalidArgument: If there is no such layer, the cache is not 8-bit, there are no tokens, or a number is
-                infinite.
+            InvalidArgument: If there is no such layer, the cache is not 8-bit, there are no tokens, they have other
+                heads or dims than the cache, or a number is infinite.
         """
         self._check_layer(index)
         if self.k_scale is None or self.v_scale is None:
@@ -248,11 +248,13 @@ class PagedCache:
                 "PagedCache", "index", "a layer of an 8-bit cache", f"one in {name_of(self.data.dtype)}",
                 'make the cache with dtype="fp8"',
             )  # fmt: skip
-        for name, scales, values in (("k", self.k_scale, k), ("v", self.v_scale, v)):
+        given = (("k", self.k_scale, k), ("v", self.v_scale, v))
+        for (name, scales, values), held in zip(given, self._layers[index], strict=True):
             shape = list(values.shape) if isinstance(values, Tensor) else None
-            if shape is None or len(shape) != 3 or not shape[0] or shape[1] != scales.shape[1]:
+            _, heads, dim = held.shape[-3:]
+            if shape is None or len(shape) != 3 or not shape[0] or shape[1:] != [heads, dim]:
                 raise invalid(
-                    "PagedCache", name, f"shape [tokens, {scales.shape[1]}, dim] with at least one token",
+                    "PagedCache", name, f"shape [tokens, {heads}, {dim}] with at least one token",
                     f"shape {shape}" if shape is not None else f"a {type(values).__name__}",
                     "pass what the layer's projection gives, heads apart",
                 )  # fmt: skip
@@ -261,8 +263,8 @@ class PagedCache:
                     "PagedCache", name, "no infinities", "some", "leave out the tokens whose projections have them"
                 )
             # A head at a time is a matrix (tokens, dim) with one scale.
-            heads = values.detach().transpose(0, 1)
-            scales[index] = opmux.quantize(heads, dtype=self.data.dtype, block=(-1, -1))[1].flatten()
+            by_head = values.detach().transpose(0, 1)
+            scales[index] = opmux.quantize(by_head, dtype=self.data.dtype, block=(-1, -1))[1].flatten()
 
     def _check_layer(self, index: int) -> None:
         if not isinstance(index, int) or not 0 <= index < len(self._layers):
