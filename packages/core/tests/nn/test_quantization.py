@@ -159,6 +159,27 @@ def test_weights_of_other_modules_are_named() -> None:
     ]
 
 
+def test_what_was_done_to_the_model_before_is_noted() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Sequential(torch.nn.Linear(4, 4)))
+    assert nn.quantize_(model, skip=["0"]).notes == []
+    assert nn.quantize_(model, skip=["0"]).notes == ["1 layer is QuantizedLinear already: it stays as it is"]
+    vars(model[1])["forward"] = lambda x: x
+    assert nn.quantize_(model).notes == [
+        "1 layer is QuantizedLinear already: it stays as it is",
+        "the forward of 1 was replaced before: replace it again, now that layers are converted; if it was by"
+        " opmux_transformers.patch(model), call that again",
+    ]
+    assert nn.quantize_(model).notes == ["2 layers are QuantizedLinear already: they stay as they are"]
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_calibration_that_is_not_finite_is_noted(value: float) -> None:
+    report = nn.quantize_(Tied(), calibration=lambda model: model.up(torch.full((1, 16), value)))
+    assert report.notes == [
+        "the calibration brings NaN or infinity to up: no error is known then; calibrate with finite inputs"
+    ]
+
+
 def test_undo_puts_the_very_layers_back() -> None:
     model = randomise(Tied())
     before, result = state(model), model(IDS)
@@ -268,6 +289,13 @@ def test_the_report_prints() -> None:
             ),
             "quantize_: `calibration` expected finite inputs that reach every layer, "
             "got nan as the largest magnitude for 0; calibrate with inputs that reach every layer, or skip this one",
+        ),
+        (
+            lambda: nn.quantize_(
+                torch.nn.Sequential(torch.nn.Linear(4, 4)), activations="static", calibration=torch.zeros(1, 4)
+            ),
+            "quantize_: `calibration` expected inputs that bring every layer values other than zero, got none for 0; "
+            "the largest magnitude gives the scale: calibrate with other inputs, or skip this one",
         ),
         (
             lambda: nn.quantize_(Tied(), skip="*.down_proj"),

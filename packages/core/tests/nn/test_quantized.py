@@ -245,6 +245,38 @@ def test_how_it_shows_and_its_backend() -> None:
             "QuantizedLinear: `input` expected a last dim of in_features = 4, got shape [2, 5]; make the layer for",
         ),
         (
+            lambda: nn.QuantizedLinear(4, 4)([1.0]),
+            "QuantizedLinear: `input` expected a torch.Tensor, got a list; convert it with torch.as_tensor",
+        ),
+        (
+            lambda: nn.QuantizedLinear(4, 4)(None),
+            "QuantizedLinear: `input` expected a torch.Tensor, got None; convert it with torch.as_tensor",
+        ),
+        (
+            lambda: nn.QuantizedLinear(4, 4)(torch.tensor(1.0)),
+            "QuantizedLinear: `input` expected a last dim of in_features = 4, got shape []; make the layer for this",
+        ),
+        (
+            lambda: nn.QuantizedLinear(4, 4).quantize(torch.zeros(2, 3, 4)),
+            "QuantizedLinear: `x` expected shape (m, 4), got [2, 3, 4]; flatten the leading dims with .reshape(-1, 4)",
+        ),
+        (
+            lambda: nn.QuantizedLinear(4, 4).quantize(torch.zeros(2, 5)),
+            "QuantizedLinear: `x` expected shape (m, 4), got [2, 5]; make the layer for this size",
+        ),
+        (
+            lambda: nn.QuantizedLinear(4, 4).dequantized(torch.int8),
+            "QuantizedLinear: `dtype` expected bfloat16, float16, float32 or float64, got int8; choose one of them",
+        ),
+        (
+            lambda: nn.QuantizedLinear(4, 4).dequantized("float32"),  # type: ignore[arg-type]
+            "QuantizedLinear: `dtype` expected bfloat16, float16, float32 or float64, got 'float32'; choose one of",
+        ),
+        (
+            lambda: nn.QuantizedLinear.from_linear(torch.nn.Linear(4, 4), activations="rows", input_scale=0.1),
+            "QuantizedLinear: `activations` expected one of token, block, static, got 'rows'; see the blocks",
+        ),
+        (
             lambda: nn.QuantizedLinear.from_linear(torch.nn.Linear(4, 4, device="meta")),
             "QuantizedLinear: `linear` expected a weight with values, got one on the meta device; load its weight",
         ),
@@ -254,3 +286,47 @@ def test_what_is_refused(make: Any, message: str) -> None:
     with pytest.raises(InvalidArgument) as caught:
         make()
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        (
+            lambda q, scale: (q, scale.expand(3, 10)),
+            "`scale` expected shape [3, 1] or [3, 3] or [1, 1], got [3, 10]; quantise the rows with the block (1, -1),"
+            " (1, 128) or (-1, -1)",
+        ),
+        (
+            lambda q, scale: (q, scale[:2]),
+            "`scale` expected shape [3, 1] or [3, 3] or [1, 1], got [2, 1]; quantise the rows with the block (1, -1),"
+            " (1, 128) or (-1, -1)",
+        ),
+        (
+            lambda q, scale: (q, scale[:, 0]),
+            "`scale` expected shape [3, 1] or [3, 3] or [1, 1], got [3]; quantise the rows with the block (1, -1),"
+            " (1, 128) or (-1, -1)",
+        ),
+        (
+            lambda q, scale: (q, opmux.pack_scale(torch.ones(3, 3))),
+            "`scale` expected dtype float32, got int32; give the scales as opmux.quantize returns them;"
+            " opmux.unpack_scale unpacks others",
+        ),
+        (
+            lambda q, scale: (q[None], scale[None]),
+            "`q` expected shape (m, 300), got [1, 3, 300]; flatten the leading dims with .reshape(-1, 300)",
+        ),
+        (lambda q, scale: (q[:, 1:], scale), "`q` expected shape (m, 300), got [3, 299]; make the layer for this size"),
+        (
+            lambda q, scale: (q.float(), scale),
+            "`q` expected dtype float8_e4m3fn, got float32; quantise the rows with dtype= of the weight",
+        ),
+        (lambda q, scale: (q, 1.0), "`scale` expected a torch.Tensor, got a float; convert it with torch.as_tensor"),
+        (lambda q, scale: (None, scale), "`q` expected a torch.Tensor, got None; convert it with torch.as_tensor"),
+    ],
+)
+@pytest.mark.parametrize("weights", ["channel", "block"])
+def test_rows_that_do_not_fit_are_refused(changed: Any, says: str, weights: str) -> None:
+    _, layer = converted(300, 8, weights=weights)
+    with pytest.raises(InvalidArgument) as caught:
+        layer.product(*changed(*layer.quantize(inputs(3, 300))), torch.float32)
+    assert str(caught.value) == f"QuantizedLinear: {says}"

@@ -13,7 +13,13 @@ from opmux.nn.quantized_product import ACTIVATIONS, WEIGHTS
 CODES = (torch.float8_e4m3fn, torch.float8_e4m3fnuz, torch.float8_e5m2, torch.float8_e5m2fnuz, torch.int8)
 """The dtypes that a weight may be stored in."""
 
-PLAIN = "a weight of finite numbers in bfloat16, float16, float32 or float64"
+PLAIN_DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
+"""The dtypes of what may be quantised, and of what codes stand for."""
+
+PLAIN_NAMES = "bfloat16, float16, float32 or float64"
+"""`PLAIN_DTYPES` in the words of messages."""
+
+PLAIN = f"a weight of finite numbers in {PLAIN_NAMES}"
 """The weights that may be quantised, in the words of messages."""
 
 
@@ -43,7 +49,7 @@ def check_blocks(where: str, activations: str, weights: str) -> None:
 
 def flaw_of(weight: Tensor) -> str | None:
     """What a weight with values has that keeps it from being quantised; None if nothing."""
-    if weight.dtype not in (torch.bfloat16, torch.float16, torch.float32, torch.float64):
+    if weight.dtype not in PLAIN_DTYPES:
         return f"dtype {name_of(weight.dtype)}"
     if not weight.numel():
         return "a size of 0"

@@ -83,6 +83,7 @@ def quantize_(
     _refuse_sharded(model)
     found = judged(model, skip)
     chosen = [one for one in found if one.reason is None]
+    notes = _found_before(model, chosen)
     report = QuantizationReport(bytes_before=_bytes(model))
     run = None if calibration is None else repeated(called_with(calibration))
     how: dict[str, Any] = {"codes": codes, "activations": activations, "weights": weights, "backend": backend}
@@ -105,7 +106,7 @@ def quantize_(
         raise
     report.rows = [_row(one, observed) for one in found]
     report.bytes_after = _bytes(model)
-    report.notes += [*other_weights(model), *_unused(skip, found)]
+    report.notes += [*notes, *_not_finite(chosen, observed), *other_weights(model), *_unused(skip, found)]
     if keep:
         report._put_back = lambda: _put_back(chosen)
     return report
@@ -168,7 +169,11 @@ def _static_scales(
     scales: dict[nn.Module, float] = {}
     for one in chosen:
         seen = observed.get(one.linear)
-        if seen is None or not 0 < seen.largest < float("inf"):
+        if seen is not None and seen.largest == 0:
+            expected, got = "inputs that bring every layer values other than zero", f"none for {one.path}"
+            remedy = "the largest magnitude gives the scale: calibrate with other inputs, or skip this one"
+            raise invalid("quantize_", "calibration", expected, got, remedy)
+        if seen is None or not seen.largest < float("inf"):
             got = f"none for {one.path}" if seen is None else f"{seen.largest} as the largest magnitude for {one.path}"
             remedy = "calibrate with inputs that reach every layer, or skip this one"
             raise invalid("quantize_", "calibration", "finite inputs that reach every layer", got, remedy)
@@ -185,6 +190,34 @@ def _row(one: Found, observed: dict[nn.Module, Observed]) -> QuantizedRow:
     seen = observed.get(one.linear)
     remark = f"also as {', '.join(more)}" if more else ""
     return QuantizedRow(one.path, CONVERTED, remark, one.shape, None if seen is None else seen.error)
+
+
+def _found_before(model: nn.Module, chosen: list[Found]) -> list[str]:
+    """Notes on what was done to the model before: layers that are converted already, and forwards that were replaced.
+
+    A forward that was put in the place of a module's own may have been made for the layers as they were.
+    """
+    notes = []
+    if already := sum(isinstance(module, QuantizedLinear) for module in model.modules()):
+        are, they = ("layer is", "it stays as it is") if already == 1 else ("layers are", "they stay as they are")
+        notes.append(f"{already} {are} QuantizedLinear already: {they}")
+    others = ((path, one) for path, one in model.named_modules() if not isinstance(one, nn.Linear | QuantizedLinear))
+    replaced = next((path or "the model" for path, one in others if "forward" in vars(one)), None)
+    if chosen and replaced is not None:
+        notes.append(
+            f"the forward of {replaced} was replaced before: replace it again, now that layers are converted; if it was"
+            " by opmux_transformers.patch(model), call that again"
+        )
+    return notes
+
+
+def _not_finite(chosen: list[Found], observed: dict[nn.Module, Observed]) -> list[str]:
+    """A note on layers that the calibration brought NaN or infinity."""
+    wrong = [one.path for one in chosen if one.linear in observed and not observed[one.linear].largest < float("inf")]
+    if not wrong:
+        return []
+    paths = ", ".join([*wrong[:3], "..."] if len(wrong) > 3 else wrong)
+    return [f"the calibration brings NaN or infinity to {paths}: no error is known then; calibrate with finite inputs"]
 
 
 def _unused(skip: Mapping[str, str] | Sequence[str], found: list[Found]) -> list[str]:

@@ -11,15 +11,16 @@ from opmux.dtypes import name_of
 from opmux.errors import invalid
 from opmux.nn.autocast import autocast_dtype
 from opmux.nn.linear import backend_repr
-from opmux.nn.quantizable import PLAIN, check_blocks, check_input_scale, codes_dtype, flaw_of
+from opmux.nn.quantizable import PLAIN, PLAIN_DTYPES, PLAIN_NAMES, check_blocks, check_input_scale, codes_dtype, flaw_of
 from opmux.nn.quantized_product import (
+    ACTIVATIONS,
     WEIGHTS,
     StraightThrough,
     quantize_rows,
     quantized_product,
     scale_shape,
 )
-from opmux.nn.sizes import check_sizes
+from opmux.nn.sizes import check_sizes, check_tensors
 
 _FIXED = ("weight", "weight_scale", "input_scale")
 """Parameters that keep their dtype when the module is cast."""
@@ -131,6 +132,7 @@ class QuantizedLinear(nn.Module):
             raise invalid("QuantizedLinear", "linear", "a weight with values", "one on the meta device", remedy)
         if (flaw := flaw_of(weight)) is not None:
             raise invalid("QuantizedLinear", "linear", PLAIN, flaw, "repair its weight")
+        check_blocks("QuantizedLinear", activations, weights)
         check_input_scale(activations, input_scale)
         codes = codes_dtype("QuantizedLinear", codes, weight.device)
         made = cls(
@@ -159,10 +161,11 @@ class QuantizedLinear(nn.Module):
         """Compute ``input (*tokens, in_features)`` -> ``(*tokens, out_features)``.
 
         Raises:
-            InvalidArgument: If input has another last dim.
+            InvalidArgument: If input is no tensor, or has another last dim.
         """
         x = input
-        if x.shape[-1] != self.in_features:
+        if not isinstance(x, Tensor) or x.shape[-1:] != (self.in_features,):
+            check_tensors("QuantizedLinear", input=x)
             raise invalid(
                 "QuantizedLinear", "input", f"a last dim of in_features = {self.in_features}", f"shape {list(x.shape)}",
                 "make the layer for this size",
@@ -174,12 +177,18 @@ class QuantizedLinear(nn.Module):
                 (self.activations, out_dtype, self.backend),
             )  # fmt: skip
         else:
-            out = self.product(*self.quantize(rows), out_dtype)
+            q, scale = quantize_rows(rows, self.weight.dtype, self.activations, self.input_scale, self.backend)
+            out = quantized_product(q, scale, self.weight, self.weight_scale, self.bias, out_dtype, self.backend)
         result: Tensor = out.view(*x.shape[:-1], self.out_features)
         return result
 
     def quantize(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Quantise rows ``(m, in_features)``: codes and scales, for `product` of this layer and of like ones."""
+        """Quantise rows ``(m, in_features)``: codes and scales, for `product` of this layer and of like ones.
+
+        Raises:
+            InvalidArgument: If x is no tensor of that shape.
+        """
+        self._check_rows("x", x)
         return quantize_rows(x, self.weight.dtype, self.activations, self.input_scale, self.backend)
 
     def product(self, q: Tensor, scale: Tensor, out_dtype: torch.dtype) -> Tensor:
@@ -192,16 +201,49 @@ class QuantizedLinear(nn.Module):
 
         Returns:
             ``(m, out_features)`` in out_dtype. There is no gradient.
+
+        Raises:
+            InvalidArgument: If q or scale is no tensor of such a shape and dtype.
         """
+        self._check_rows("q", q)
+        check_tensors("QuantizedLinear", scale=scale)
+        if q.dtype != self.weight.dtype:
+            remedy = "quantise the rows with dtype= of the weight"
+            raise invalid("QuantizedLinear", "q", f"dtype {name_of(self.weight.dtype)}", name_of(q.dtype), remedy)
+        if scale.dtype != torch.float32:
+            remedy = "give the scales as opmux.quantize returns them; opmux.unpack_scale unpacks others"
+            raise invalid("QuantizedLinear", "scale", "dtype float32", name_of(scale.dtype), remedy)
+        allowed = [scale_shape(len(q), self.in_features, block) for block in ACTIVATIONS.values()]
+        if tuple(scale.shape) not in allowed:
+            raise invalid(
+                "QuantizedLinear", "scale",
+                f"shape {' or '.join(str(list(shape)) for shape in dict.fromkeys(allowed))}", str(list(scale.shape)),
+                "quantise the rows with the block (1, -1), (1, 128) or (-1, -1)",
+            )  # fmt: skip
         return quantized_product(q, scale, self.weight, self.weight_scale, self.bias, out_dtype, self.backend)
 
     def dequantized(self, dtype: torch.dtype = torch.float32) -> nn.Linear:
-        """A `torch.nn.Linear` with the stored values, as a reference: it differs in that x is not quantised."""
+        """A `torch.nn.Linear` with the stored values, as a reference: it differs in that x is not quantised.
+
+        Raises:
+            InvalidArgument: If dtype is no floating-point dtype of 16 bits or more.
+        """
+        if dtype not in PLAIN_DTYPES:
+            got = name_of(dtype) if isinstance(dtype, torch.dtype) else repr(dtype)
+            raise invalid("QuantizedLinear", "dtype", PLAIN_NAMES, got, "choose one of them for the stored values")
         made = nn.Linear(self.in_features, self.out_features, self.bias is not None, device="meta", dtype=dtype)
         made.weight = nn.Parameter(opmux.dequantize(self.weight, self.weight_scale, out_dtype=dtype))
         if self.bias is not None:
             made.bias = nn.Parameter(self.bias.detach().to(dtype, copy=True))
         return made.train(self.training)
+
+    def _check_rows(self, name: str, rows: Tensor) -> None:
+        check_tensors("QuantizedLinear", **{name: rows})
+        if rows.ndim != 2 or rows.shape[1] != self.in_features:
+            expected, got = f"shape (m, {self.in_features})", str(list(rows.shape))
+            flat = f"flatten the leading dims with .reshape(-1, {self.in_features})"
+            remedy = flat if rows.shape[-1:] == (self.in_features,) else "make the layer for this size"
+            raise invalid("QuantizedLinear", name, expected, got, remedy)
 
     def _fill(self, weight: Tensor) -> None:
         q, scale = opmux.quantize(weight, dtype=self.weight.dtype, block=WEIGHTS[self.weights])
