@@ -154,6 +154,13 @@ def test_codes_compile_whole() -> None:
             {"weight": torch.ones(2, 8, 256)},
             "`weight` expected codes of 8 bits, got float32; quantise it with `opmux.quantize`",
         ),
+        ({"weight": None}, "`weight` expected a torch.Tensor, got None; convert it with torch.as_tensor"),
+        ({"scale": [1.0]}, "`scale` expected a torch.Tensor, got a list; convert it with torch.as_tensor"),
+        ({"original": [1.0]}, "`original` expected a torch.Tensor, got a list; convert it with torch.as_tensor"),
+        (
+            {"scale": torch.ones(2, 8, 1, dtype=torch.bfloat16)},
+            "`scale` expected dtype float32, got bfloat16; give the scales as opmux.quantize returns them",
+        ),
         ({"weight": torch.ones(8, 256)}, "`weight` expected 3 dims, got 2; give (experts, n, k)"),
         (
             {"original": torch.ones(2, 8, 255)},

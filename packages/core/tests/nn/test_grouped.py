@@ -44,9 +44,12 @@ def routed(tokens: int) -> tuple[Tensor, Tensor]:
 EXACT = {"rtol": 1e-9, "atol": 1e-9}
 
 
-def mixed(x: Tensor, **other: Any) -> Tensor:
-    given = {"ids": torch.zeros(3, 1).long(), "weights": torch.ones(3, 1), **other}
-    return nn.mix_experts(x, up=torch.ones(4, 8, 16), down=torch.ones(4, 16, 8), between=torch.relu, **given)
+def mixed(x: Any, **other: Any) -> Tensor:
+    given: dict[str, Any] = {
+        "ids": torch.zeros(3, 1).long(), "weights": torch.ones(3, 1), "up": torch.ones(4, 8, 16),
+        "down": torch.ones(4, 16, 8), "between": torch.relu, **other,
+    }  # fmt: skip
+    return nn.mix_experts(x, **given)
 
 
 @pytest.mark.parametrize("tokens", [0, 1, 7, 40])
@@ -243,6 +246,99 @@ def test_a_grouped_layer_is_a_linear_for_each_group() -> None:
             "mix_experts: `up_bias` expected dtype float32, got bfloat16; cast it to the dtype of the tokens",
         ),
         (
+            lambda: mixed([[1.0] * 16]),
+            "mix_experts: `x` expected a torch.Tensor, got a list; convert it with torch.as_tensor",
+        ),
+        (lambda: mixed(None), "mix_experts: `x` expected a torch.Tensor, got None; convert it with torch.as_tensor"),
+        (
+            lambda: mixed(inputs(3, 16), ids=[[0]] * 3),
+            "mix_experts: `ids` expected a torch.Tensor, got a list; convert it",
+        ),
+        (
+            lambda: mixed(inputs(3, 16), weights=None),
+            "mix_experts: `weights` expected a torch.Tensor, got None; convert it",
+        ),
+        (
+            lambda: mixed(inputs(3, 16), up=[torch.ones(8, 16)] * 4),
+            "mix_experts: `up` expected a tensor or GroupedCodes, got a list; give those of all experts, in one tensor",
+        ),
+        (
+            lambda: mixed(inputs(3, 16), down=None),
+            "mix_experts: `down` expected a tensor or GroupedCodes, got None; give those of all experts, in one tensor",
+        ),
+        (
+            lambda: mixed(inputs(3, 16), up_bias=[1.0]),
+            "mix_experts: `up_bias` expected a tensor or None, got a list; give those of all experts, in one tensor",
+        ),
+        (
+            lambda: mixed(inputs(3, 16), between="silu"),
+            "mix_experts: `between` expected a function, got 'silu'; give one that takes and returns a tensor",
+        ),
+        (
+            lambda: mixed(inputs(3, 16), after=1),
+            "mix_experts: `after` expected a function or None, got 1; give one that takes and returns a tensor",
+        ),
+        (
+            lambda: mixed(inputs(3, 16), weights=torch.ones(3, 1, device="meta")),
+            "mix_experts: `weights` expected device cpu, that of `x`, got meta; move it to the device of the tokens",
+        ),
+        (
+            lambda: mixed(inputs(16)),
+            "mix_experts: `x, up, down` expected (tokens, hidden), (experts, width, hidden) and (experts, hidden,"
+            " intermediate), got shapes [16], [4, 8, 16] and [4, 16, 8]; flatten the leading dims of `x`",
+        ),
+        (
+            lambda: mixed(inputs(3, 16), ids=torch.tensor(0)),
+            "mix_experts: `ids` expected shape (3, top_k), got []; give the experts of every token",
+        ),
+        (
+            lambda: mixed(inputs(3, 16).long()),
+            "mix_experts: `x` expected dtype bfloat16, float16, float32 or float64, got int64; give the tokens before",
+        ),
+        (
+            lambda: mixed(inputs(3, 16).to(torch.float8_e4m3fn)),
+            "mix_experts: `x` expected dtype bfloat16, float16, float32 or float64, got float8_e4m3fn; give the tokens",
+        ),
+        (
+            lambda: mixed(inputs(3, 16), weights=torch.ones(3, 1, dtype=torch.int64)),
+            "mix_experts: `weights` expected a floating-point dtype, got int64; give the router's weights",
+        ),
+        (
+            lambda: mixed(inputs(3, 16), up=torch.ones(4, 8, 16).bfloat16()),
+            "mix_experts: `up` expected dtype float32, that of `x`, got bfloat16; cast it or `x`",
+        ),
+        (
+            lambda: mixed(inputs(3, 16), down=torch.ones(4, 16, 8).double()),
+            "mix_experts: `down` expected dtype float32, that of `x`, got float64; cast it or `x`",
+        ),
+        (
+            lambda: mixed(inputs(3, 16), down=torch.ones(4, 16, 8).to(torch.float8_e4m3fn)),
+            "mix_experts: `down` expected dtype float32, that of `x`, got float8_e4m3fn; give codes and scales as",
+        ),
+        (
+            lambda: mixed(inputs(3, 16), between=opmux.silu_and_mul),
+            "mix_experts: `between` expected a function that returns a tensor of shape [3, 8] here, got one that"
+            " returns shape [3, 4]; compute each row on its own, for the sizes of `up` and `down`",
+        ),
+        (
+            lambda: mixed(inputs(3, 16), between=lambda both: None),
+            "mix_experts: `between` expected a function that returns a tensor of shape [3, 8] here, got one that"
+            " returns NoneType; compute each row",
+        ),
+        (
+            lambda: mixed(inputs(3, 16), after=lambda rows: rows[:, 1:]),
+            "mix_experts: `after` expected a function that returns a tensor of shape [3, 16] here, got one that"
+            " returns shape [3, 15]; compute each row",
+        ),
+        (
+            lambda: nn.MoE(16, 8, 4)(None, None, None),
+            "MoE: `x` expected a torch.Tensor, got None; convert it with torch.as_tensor",
+        ),
+        (
+            lambda: nn.GroupedLinear(2, 8, 8)(None, torch.tensor([0, 1, 2])),  # type: ignore[arg-type]
+            "grouped_linear: `x` expected a torch.Tensor, got None; convert it with torch.as_tensor",
+        ),
+        (
             lambda: mixed(inputs(3, 16), few=True),
             "mix_experts: `few` expected a whole number, 0 or more, got True; 0 never takes the masked product",
         ),
@@ -252,6 +348,21 @@ def test_what_is_refused(make, message: str) -> None:
     with pytest.raises(InvalidArgument) as raised:
         make()
     assert str(raised.value).startswith(message)
+
+
+@pytest.mark.parametrize("few", [0, 64])
+def test_what_lies_between_codes_has_to_fit_too(few: int) -> None:
+    q, scale = opmux.quantize(torch.ones(4, 16, 8), dtype=torch.int8, block=(1, -1))
+    how: dict[str, Any] = {"ids": torch.zeros(7, 1).long(), "weights": torch.ones(7, 1), "few": few}
+    with torch.no_grad(), pytest.raises(InvalidArgument) as raised:
+        mixed(inputs(7, 16), down=nn.GroupedCodes(q, scale), between=opmux.silu_and_mul, **how)
+    shape = [4, 7, 8] if few else [7, 8]
+    assert f"`between` expected a function that returns a tensor of shape {shape} here, got one" in str(raised.value)
+
+
+def test_autocast_casts_other_dtypes_before_they_are_compared() -> None:
+    with torch.autocast("cpu", torch.bfloat16):
+        assert mixed(inputs(3, 16), up=torch.ones(4, 8, 16).half()).dtype is torch.bfloat16
 
 
 def test_experts_that_do_not_fit_each_other_are_refused() -> None:

@@ -16,6 +16,7 @@ from opmux.dtypes import name_of
 from opmux.errors import invalid
 from opmux.nn.quantizable import CODES
 from opmux.nn.quantized_product import ACTIVATIONS
+from opmux.nn.sizes import check_tensors
 
 Prepared = tuple[Tensor, ...]
 """Rows as a product takes them: the rows themselves, or their codes and scales; the leading dims are those of rows."""
@@ -65,7 +66,8 @@ class GroupedCodes:
         original: What the codes were made of, ``(experts, n, k)``, to get its gradient; or None.
 
     Raises:
-        InvalidArgument: If weight has no codes, shapes do not fit each other, or activations name nothing.
+        InvalidArgument: If weight has no codes, scale is not of float32, shapes do not fit each other, activations name
+            nothing, or one of the others is no tensor.
     """
 
     weight: Tensor
@@ -77,6 +79,9 @@ class GroupedCodes:
         if self.activations not in ("token", "block"):
             expected = "'token' or 'block'"
             raise invalid("GroupedCodes", "activations", expected, repr(self.activations), "choose one of them")
+        check_tensors("GroupedCodes", weight=self.weight, scale=self.scale)
+        if self.original is not None:
+            check_tensors("GroupedCodes", original=self.original)
         if self.weight.dim() != 3:
             raise invalid("GroupedCodes", "weight", "3 dims", f"{self.weight.dim()}", "give (experts, n, k)")
         if self.weight.dtype not in CODES:
@@ -87,6 +92,9 @@ class GroupedCodes:
         shapes = " or ".join(map(str, sorted(allowed)))
         if tuple(self.scale.shape) not in allowed:
             raise invalid("GroupedCodes", "scale", f"shape {shapes}", f"{tuple(self.scale.shape)}", "quantise it again")
+        if self.scale.dtype != torch.float32:
+            got, remedy = name_of(self.scale.dtype), "give the scales as opmux.quantize returns them"
+            raise invalid("GroupedCodes", "scale", "dtype float32", got, remedy)
         if self.original is not None and self.original.shape != self.weight.shape:
             got = f"{tuple(self.original.shape)}"
             raise invalid(

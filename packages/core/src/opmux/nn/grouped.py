@@ -12,7 +12,7 @@ from opmux.nn.autocast import autocast_dtype
 from opmux.nn.linear import backend_repr
 from opmux.nn.mixture import check_few, mix_experts
 from opmux.nn.mlp import ACTIVATIONS, packed_gate
-from opmux.nn.sizes import check_sizes
+from opmux.nn.sizes import check_sizes, check_tensors
 
 
 class GroupedLinear(nn.Module):
@@ -156,6 +156,7 @@ class MoE(nn.Module):
         return packed_gate(both, self.activation, self.backend)
 
     def _check(self, x: Tensor, ids: Tensor, weights: Tensor) -> None:
+        check_tensors("MoE", x=x, ids=ids, weights=weights)
         hidden = self.gate_up_proj.shape[2]
         if x.shape[-1:] != (hidden,):
             got = f"shape {list(x.shape)}"

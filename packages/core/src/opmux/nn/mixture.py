@@ -11,6 +11,8 @@ from opmux.dtypes import name_of
 from opmux.errors import invalid
 from opmux.nn.autocast import autocast_dtype
 from opmux.nn.expert_weights import GroupedCodes, PlainWeights, Prepared
+from opmux.nn.quantizable import CODES, PLAIN_DTYPES, PLAIN_NAMES
+from opmux.nn.sizes import check_tensors
 
 _Weights = PlainWeights | GroupedCodes
 
@@ -66,11 +68,13 @@ def mix_experts(
         ``(tokens, hidden)`` in the dtype of the weights' products: x's, or autocast's.
 
     Raises:
-        InvalidArgument: If a tensor's shape or dtype does not fit the others, ids are no integers, or few is negative;
-            also if an id is no expert's, on the CPU and elsewhere under `opmux.policy.check`, which reads ids.
+        InvalidArgument: If an argument is no tensor or no function, a tensor's shape, dtype or device does not fit the
+            others, ids are no integers, few is negative, or between or after returns anything but rows that fit; also
+            if an id is no expert's, on the CPU and elsewhere under `opmux.policy.check`, which reads ids.
     """
     check_few("mix_experts", few)
     first, second = (w.weight if isinstance(w, GroupedCodes) else w for w in (up, down))
+    _check_kinds(x, ids, weights, first, second, up_bias, down_bias, between, after)
     _check(x, ids, weights, first, second, up_bias, down_bias)
     trained = (w.original if isinstance(w, GroupedCodes) else w for w in (up, down))
     recorded = torch.is_grad_enabled() and any(
@@ -81,7 +85,7 @@ def mix_experts(
         x = x.to(dtype)
         up, down = (w if isinstance(w, GroupedCodes) else w.to(dtype) for w in (up, down))
         up_bias, down_bias = (None if bias is None else bias.to(dtype) for bias in (up_bias, down_bias))
-    _check_dtypes(ids, x.dtype if isinstance(up, GroupedCodes) else up.dtype, up_bias, down_bias)
+    _check_dtypes(x, ids, weights, up, down, up_bias, down_bias)
     on_cpu = type(ids) is Tensor and ids.is_cpu  # where reading them waits for nothing
     if not torch.compiler.is_compiling() and (on_cpu or opmux.policy.current().check):
         _check_range(ids, len(first))
@@ -92,7 +96,7 @@ def mix_experts(
     if found is None:
         found = _sorted(x, ids.long(), *both, between, backend)
     if after is not None:
-        found = after(found.flatten(0, 1)).view(found.shape)
+        found = _fitting("after", after(found.flatten(0, 1)), (ids.numel(), found.shape[2])).view(found.shape)
     wide = torch.float64 if found.dtype is torch.float64 else torch.float32
     return (found.to(wide) * weights.unsqueeze(-1).to(wide)).sum(1).to(x.dtype)
 
@@ -118,7 +122,7 @@ def _sorted(
     (first, up_bias), (second, down_bias) = up, down
     if torch.is_grad_enabled():
         both = _biased(first.recorded(x[of_token], offsets, *how), up_bias, of_row)
-        out = second.recorded(between(both), offsets, *how)
+        out = second.recorded(_gated(second, both, between), offsets, *how)
     else:
         rows = tuple(_taken(part, of_token) for part in first.prepared(x, backend))
         both = _biased(first.of_sorted(rows, offsets, *how), up_bias, of_row)
@@ -164,7 +168,7 @@ def _masked(
     rows = tuple(_placed(part, experts, flat, places, top_k) for part in first.prepared(x, backend))
     both = _biased(first.of_masked(rows, *how), up_bias)
     if torch.is_grad_enabled():
-        gated = between(both)
+        gated = _gated(second, both, between)
         if gated.requires_grad:  # of what `between` holds, say an adapter: the masked product has none
             return None
         prepared = second.prepared(gated, backend)
@@ -183,9 +187,28 @@ def _biased(rows: Tensor, bias: Tensor | None, of_row: Tensor | None = None) -> 
 
 def _between(down: _Weights, both: Tensor, between: Callable[[Tensor], Tensor], backend: str | None) -> Prepared:
     """The activation of rows, prepared for the second product: in one pass, where it is a SwiGLU and that has codes."""
-    if isinstance(down, GroupedCodes) and between is opmux.silu_and_mul:
+    whole = both.shape[-1] == 2 * down.weight.shape[2]
+    if isinstance(down, GroupedCodes) and between is opmux.silu_and_mul and whole:
         return down.gated(both, backend)
-    return down.prepared(between(both), backend)
+    return down.prepared(_gated(down, both, between), backend)
+
+
+def _gated(down: _Weights, both: Tensor, between: Callable[[Tensor], Tensor]) -> Tensor:
+    """The activation of rows."""
+    return _fitting("between", between(both), (*both.shape[:-1], down.weight.shape[2]))
+
+
+def _fitting(name: str, result: Any, shape: tuple[int, ...]) -> Tensor:
+    """What a function returned, if it is a tensor of this shape.
+
+    Raises:
+        InvalidArgument: If it is not.
+    """
+    if isinstance(result, Tensor) and result.shape == shape:
+        return result
+    got = f"one that returns {f'shape {list(result.shape)}' if isinstance(result, Tensor) else type(result).__name__}"
+    expected = f"a function that returns a tensor of shape {list(shape)} here"
+    raise invalid("mix_experts", name, expected, got, "compute each row on its own, for the sizes of `up` and `down`")
 
 
 def _taken(rows: Tensor, at: Tensor) -> Tensor:
@@ -204,6 +227,28 @@ def _placed(rows: Tensor, experts: int, flat: Tensor, places: Tensor, top_k: int
 def _bytes(rows: Tensor) -> Tensor:
     """Codes as bytes, which torch can index on every device."""
     return rows.view(torch.uint8) if rows.element_size() == 1 else rows
+
+
+def _check_kinds(
+    x: Any, ids: Any, weights: Any, up: Any, down: Any, up_bias: Any, down_bias: Any, between: Any, after: Any
+) -> None:
+    """Reject what is no tensor, or no function, and tensors on several devices."""
+    check_tensors("mix_experts", x=x, ids=ids, weights=weights)
+    given = {"ids": ids, "weights": weights, "up": up, "down": down, "up_bias": up_bias, "down_bias": down_bias}
+    for name, value in given.items():
+        if value is None and name.endswith("bias"):
+            continue
+        if not isinstance(value, Tensor):
+            expected = "a tensor or None" if name.endswith("bias") else "a tensor or GroupedCodes"
+            got = "None" if value is None else f"a {type(value).__name__}"
+            raise invalid("mix_experts", name, expected, got, "give those of all experts, in one tensor")
+        if value.device != x.device:
+            remedy = "move it to the device of the tokens"
+            raise invalid("mix_experts", name, f"device {x.device}, that of `x`", f"{value.device}", remedy)
+    for name, value in (("between", between), ("after", after)):
+        if not callable(value) and not (name == "after" and value is None):
+            expected = "a function" if name == "between" else "a function or None"
+            raise invalid("mix_experts", name, expected, repr(value), "give one that takes and returns a tensor")
 
 
 def _check(
@@ -232,13 +277,33 @@ def _check(
             raise invalid("mix_experts", name, expected, str(list(bias.shape)), "one bias for each row of a weight")
 
 
-def _check_dtypes(ids: Tensor, dtype: torch.dtype, up_bias: Tensor | None, down_bias: Tensor | None) -> None:
+def _check_dtypes(
+    x: Tensor,
+    ids: Tensor,
+    weights: Tensor,
+    up: Tensor | GroupedCodes,
+    down: Tensor | GroupedCodes,
+    up_bias: Tensor | None,
+    down_bias: Tensor | None,
+) -> None:
+    """Reject dtypes that no product takes, as they are under autocast."""
+    if x.dtype not in PLAIN_DTYPES:
+        remedy = "give the tokens before they are quantised"
+        raise invalid("mix_experts", "x", f"dtype {PLAIN_NAMES}", name_of(x.dtype), remedy)
     if ids.dtype not in (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8):
         remedy = "give the indices of experts, say those of `torch.topk`"
         raise invalid("mix_experts", "ids", "an integer dtype", name_of(ids.dtype), remedy)
+    if not weights.dtype.is_floating_point:
+        remedy = "give the router's weights, say the values of `torch.topk`"
+        raise invalid("mix_experts", "weights", "a floating-point dtype", name_of(weights.dtype), remedy)
+    for name, weight in (("up", up), ("down", down)):
+        if isinstance(weight, Tensor) and weight.dtype != x.dtype:
+            codes = weight.dtype in CODES
+            remedy = "give codes and scales as GroupedCodes" if codes else "cast it or `x`"
+            raise invalid("mix_experts", name, f"dtype {name_of(x.dtype)}, that of `x`", name_of(weight.dtype), remedy)
     for name, bias in (("up_bias", up_bias), ("down_bias", down_bias)):
-        if bias is not None and bias.dtype != dtype:
-            expected = f"dtype {name_of(dtype)}"
+        if bias is not None and bias.dtype != x.dtype:
+            expected = f"dtype {name_of(x.dtype)}"
             raise invalid("mix_experts", name, expected, name_of(bias.dtype), "cast it to the dtype of the tokens")
 
 
