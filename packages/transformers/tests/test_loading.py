@@ -118,8 +118,8 @@ def test_unpatching_a_family_restores_its_class() -> None:
     with pytest.raises(InvalidArgument) as caught:
         opmux_transformers.patch("llama")
     assert str(caught.value) == (
-        "opmux_transformers.patch: `model` names the family llama, which is patched already with other options;"
-        ' unpatch("llama") first'
+        "opmux_transformers.patch: `model` expected the options that the family llama is patched with (gate=False), got"
+        ' gate=True; unpatch("llama") first, or leave the options as they were'
     )
     opmux_transformers.unpatch("llama")
     assert dict(vars(base)) == before

@@ -247,9 +247,32 @@ def test_patched_twice_with_other_options_is_refused() -> None:
     with pytest.raises(InvalidArgument) as caught:
         opmux_transformers.patch(patched)
     assert str(caught.value) == (
-        "opmux_transformers.patch: `model` is patched already, with gate=False; unpatch(model) first, or leave the"
-        " options as they were"
+        "opmux_transformers.patch: `model` expected the options of the patch in force (gate=False), got gate=True;"
+        " unpatch(model) first, or leave the options as they were"
     )
+
+
+def test_linears_that_are_quantised_after_the_patch_are_patched_by_the_next() -> None:
+    early, patched = model(), model()
+    opmux.nn.quantize_(early)
+    opmux_transformers.patch(early)
+    first = opmux_transformers.patch(patched)
+    report = opmux.nn.quantize_(patched)
+    assert report.notes[0].endswith(
+        " was replaced before: replace it again, now that layers are converted; if it was by"
+        " opmux_transformers.patch(model), call that again"
+    )
+    again = opmux_transformers.patch(patched)
+    assert again is not first
+    assert not first.active
+    assert again.replaced("linear") == len(report.converted())
+    assert opmux_transformers.patch(patched) is again
+    assert torch.equal(logits(patched, ids()), logits(early, ids()))
+    assert ops_of(patched) == ops_of(early)
+    assert "rms_norm_quantize" in ops_of(patched)
+    opmux_transformers.unpatch(patched)
+    opmux_transformers.unpatch(early)
+    assert torch.equal(logits(patched, ids()), logits(early, ids()))
 
 
 def test_a_part_of_a_patched_model_is_left_alone() -> None:

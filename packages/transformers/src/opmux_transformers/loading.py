@@ -13,11 +13,11 @@ import transformers
 from transformers import PreTrainedModel
 from transformers.models.auto import modeling_auto
 
-from opmux.errors import InvalidArgument
+from opmux.errors import InvalidArgument, invalid
 from opmux_transformers.configs import FAMILIES, canonical
 from opmux_transformers.patching import patch_model
 from opmux_transformers.reporting import Report
-from opmux_transformers.undo import state_of
+from opmux_transformers.undo import options_apart, state_of
 from opmux_transformers.versions import check_transformers
 
 _METHODS = ("__init__", "post_init", "from_pretrained")
@@ -65,10 +65,11 @@ def patch_family(name: str, options: dict[str, Any]) -> Report:
     if (before := _families.get(name)) is not None:
         if before.options == options:
             return before.report
-        raise InvalidArgument(
-            f"opmux_transformers.patch: `model` names the family {name}, which is patched already with other options;"
-            f' unpatch("{name}") first'
-        )
+        expected, got = options_apart(before.options, options)
+        raise invalid(
+            "opmux_transformers.patch", "model", f"the options that the family {name} is patched with ({expected})",
+            got, f'unpatch("{name}") first, or leave the options as they were',
+        )  # fmt: skip
     report = Report(base.__name__, name, transformers.__version__)
     report.notes.append(
         "models of this family that are loaded or made from now on are patched; report(model) says how. One made on the"

@@ -8,7 +8,7 @@ from typing import Any
 import transformers
 from torch import nn
 
-from opmux.errors import InvalidArgument
+from opmux.errors import InvalidArgument, invalid
 from opmux_transformers.attention import NAME, NAMED
 from opmux_transformers.coded import Kept
 from opmux_transformers.experts import NAME as NAME_OF_EXPERTS
@@ -19,12 +19,13 @@ from opmux_transformers.kinds import experts as experts_kind
 from opmux_transformers.kinds.attention import ATTENTION
 from opmux_transformers.kinds.cache import CACHE
 from opmux_transformers.kinds.experts import EXPERTS
+from opmux_transformers.kinds.gate import is_linear
 from opmux_transformers.pickled import survive_pickle
 from opmux_transformers.registries import NAMED as NAMED_EXPERTS
 from opmux_transformers.replicas import follow_replicas
 from opmux_transformers.reporting import LEFT, REPLACED, Report, Row
 from opmux_transformers.survey import Survey
-from opmux_transformers.undo import STATE, Patch, state_of
+from opmux_transformers.undo import STATE, Patch, options_apart, state_of
 from opmux_transformers.versions import check_transformers
 
 
@@ -32,22 +33,24 @@ def patch_model(model: nn.Module, options: dict[str, Any]) -> Report:
     """Replace what can be proved equal in one model; see `opmux_transformers.patch`."""
     check_transformers()
     if (before := state_of(model)) is not None and before.options == options:
-        if _unloaded(model) >= before.unloaded:
-            if not _sharded(model):
+        sharded = _sharded(model)
+        # sharding gives linears classes of its own, and what is sharded cannot be checked again
+        if _unloaded(model) >= before.unloaded and (sharded or _linears(model) == before.linears):
+            if not sharded:
                 _quantize_again(before)
             return report_of(model, before)
-        unpatch_model(model)  # more weights have been loaded since: check them now
+        unpatch_model(model)  # more weights have been loaded since, or linears replaced: check them now
     elif before is not None:
-        changed = ", ".join(f"{k}={v}" for k, v in before.options.items() if options[k] != v)
-        raise InvalidArgument(
-            f"opmux_transformers.patch: `model` is patched already, with {changed}; unpatch(model) first, or leave the"
-            " options as they were"
-        )
+        expected, got = options_apart(before.options, options)
+        raise invalid(
+            "opmux_transformers.patch", "model", f"the options of the patch in force ({expected})", got,
+            "unpatch(model) first, or leave the options as they were",
+        )  # fmt: skip
     attention_kind.register()
     experts_kind.register()
     config = getattr(model, "config", None)
     report = Report(type(model).__name__, str(getattr(config, "model_type", "?")), transformers.__version__)
-    patch = Patch(report, options, unloaded=_unloaded(model))
+    patch = Patch(report, options, unloaded=_unloaded(model), linears=_linears(model))
     if _sharded(model):
         report.add("model", "", reason=_SHARDED, class_name=type(model).__name__)
         vars(model)[STATE] = patch
@@ -114,6 +117,12 @@ def _sharded(model: nn.Module) -> bool:
 def _unloaded(model: nn.Module) -> int:
     """How many of a model's tensors are on the meta device, without values."""
     return sum(tensor.is_meta for tensor in itertools.chain(model.parameters(), model.buffers()))
+
+
+def _linears(model: nn.Module) -> dict[str, str]:
+    """The classes of a model's linear layers, by path."""
+    kinds = ((path, type(module)) for path, module in model.named_modules() if is_linear(module))
+    return {path: f"{kind.__module__}.{kind.__qualname__}" for path, kind in kinds}
 
 
 def _note(model: nn.Module, patch: Patch) -> None:

@@ -62,6 +62,7 @@ class Patch:
         changes: What it changed, in order.
         configs: The configurations that stand in for the model's own.
         unloaded: How many of the model's tensors were on the meta device, and could not be checked.
+        linears: The classes of its linear layers, by path.
     """
 
     report: Report
@@ -69,6 +70,7 @@ class Patch:
     changes: list[Change] = field(default_factory=list)
     configs: list[StandIn] = field(default_factory=list)
     unloaded: int = 0
+    linears: dict[str, str] = field(default_factory=dict)
 
     def set(self, owner: Any, name: str, value: Any, kind: str = "") -> None:
         """Set an attribute of an object itself, and remember what was there."""
@@ -80,6 +82,13 @@ class Patch:
         for change in reversed([change for change in self.changes if change.kind == kind]):
             write_all(vars(change.owner), {change.name: change.before})
         self.changes = [change for change in self.changes if change.kind != kind]
+
+
+def options_apart(before: dict[str, Any], now: dict[str, Any]) -> tuple[str, str]:
+    """The options in which two patches differ, as arguments of the earlier and of the later one."""
+    names = [name for name, value in before.items() if now[name] != value]
+    earlier, later = (", ".join(f"{name}={options[name]!r}" for name in names) for options in (before, now))
+    return earlier, later
 
 
 def write_all(own: dict[str, Any], values: dict[str, Any]) -> None:

@@ -174,7 +174,8 @@ class Swapped(FP8Linear):
         ),
         (
             lambda made: setattr(made.weight, "data", made.weight.data.view(torch.float8_e4m3fnuz)),
-            "its codes are float8_e4m3fnuz, and the device multiplies float8_e4m3fn",
+            "its codes are float8_e4m3fnuz, and the device multiplies float8_e4m3fn: convert weight and scales with"
+            " opmux.convert_fp8",
         ),
     ],
 )

@@ -202,5 +202,5 @@ def test_an_unknown_name() -> None:
     )
     patched = model()
     opmux_transformers.patch(patched, quantize="fp8")
-    with pytest.raises(InvalidArgument, match="is patched already, with quantize=fp8; unpatch"):
+    with pytest.raises(InvalidArgument, match=r"in force \(quantize='fp8'\), got quantize=None; unpatch"):
         opmux_transformers.patch(patched)

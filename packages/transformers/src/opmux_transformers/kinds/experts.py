@@ -121,7 +121,8 @@ def _activations(module: Any, up: str) -> str:
         if weight.dtype not in (torch.float8_e4m3fn, torch.float8_e4m3fnuz) or scale is None:
             return _STAYS
         if weight.dtype != (own := opmux.fp8_dtype(weight.device)):
-            return f"quantised: its codes are {weight.dtype}, and the device multiplies {own}".replace("torch.", "")
+            found = f"quantised: its codes are {weight.dtype}, and the device multiplies {own}".replace("torch.", "")
+            return f"{found}: convert weight and scales with opmux.convert_fp8"
         _, n, k = weight.shape
         allowed = {scale_shape(n, k, block) for block in WEIGHTS.values()}
         if tuple(scale.shape[1:]) not in allowed:

@@ -73,7 +73,8 @@ def find_codes(module: Any) -> Codes | str:
         return "it is on the meta device, where nothing can be checked: load the weights first"
     weight, own = module._parameters["weight"], opmux.fp8_dtype(module._parameters["weight"].device)
     if weight.dtype in (torch.float8_e4m3fn, torch.float8_e4m3fnuz) and weight.dtype != own:
-        return f"its codes are {weight.dtype}, and the device multiplies {own}".replace("torch.", "")
+        found = f"its codes are {weight.dtype}, and the device multiplies {own}".replace("torch.", "")
+        return f"{found}: convert weight and scales with opmux.convert_fp8"
     try:
         with still():
             return _difference(module, stated) or stated
