@@ -1,5 +1,8 @@
 """Launches, with the driver left out: which kernels, which grids, which arguments; what is refused."""
 
+import threading
+from collections.abc import Callable
+
 import pytest
 import torch
 
@@ -211,3 +214,32 @@ def test_gradients_that_nobody_wants_are_empty() -> None:
     with recording() as launches:
         backward.rms_norm_backward(x, x, w, eps=0.1, weight_offset=0.0, output_mask=(False, False), config=NormConfig())
     assert not launches
+
+
+@pytest.mark.parametrize("noting", [launching.noting, launching.recording, launching.naming_others])
+def test_what_is_noted_is_the_threads_own_and_ends(noting: Callable) -> None:
+    """Of two threads the one that began first ends first."""
+    began, began_too, ended = threading.Event(), threading.Event(), threading.Event()
+    found: list[dict[str, object]] = []
+
+    def first() -> None:
+        with noting():
+            began.set()
+            assert began_too.wait(60)
+        found.append(dict(vars(launching._here)))
+        ended.set()
+
+    def second() -> None:
+        assert began.wait(60)
+        found.append(dict(vars(launching._here)))
+        with noting():
+            began_too.set()
+            assert ended.wait(60)
+        found.append(dict(vars(launching._here)))
+
+    threads = [threading.Thread(target=one) for one in (first, second)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [any(value is not None for value in one.values()) for one in found] == [False] * 3

@@ -1,5 +1,6 @@
 """Launches that are kept: made again for other tensors of the same forms, and only for those."""
 
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -136,3 +137,40 @@ def test_few_calls_are_kept_under_a_key_and_noting_ends() -> None:
 
 def test_an_address_has_an_offset() -> None:
     assert Address(1) == (1, 0)
+
+
+def test_a_call_keeps_the_launches_of_its_own_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As autograd's threads make them, one for each GPU: one call is noted while another is between its launches."""
+    monkeypatch.setattr(launching, "MOST_BYTES", 4 * 256)  # stands for 2 GiB: eight rows are launched in two parts
+    player, made = launching._here.recorded, norms.launch
+    x, w = torch.randn(8, 64), torch.randn(64)
+    other = NormConfig(2)
+    between, done = threading.Event(), threading.Event()
+
+    def call(rows: torch.Tensor, config: NormConfig) -> torch.Tensor:
+        return norms.rms_norm(rows, w, eps=0.5, weight_offset=0.0, config=config)
+
+    def launch(*given: Any) -> None:
+        made(*given)
+        if threading.current_thread() is first:
+            between.set()
+            assert done.wait(60)
+
+    def run(rows: torch.Tensor, config: NormConfig) -> None:
+        launching._here.recorded = player
+        with torch.no_grad():
+            call(rows, config)
+
+    def second() -> None:
+        assert between.wait(60)
+        run(x[:2].clone(), other)
+        done.set()
+
+    call(x, CONFIG), call(x[:2].clone(), other)
+    monkeypatch.setattr(norms, "launch", launch)
+    first, last = threading.Thread(target=run, args=(x, CONFIG)), threading.Thread(target=second)
+    first.start(), last.start()
+    first.join(), last.join()
+    torch.testing.assert_close(call(x, CONFIG), torch.nn.functional.rms_norm(x, (64,), w, 0.5))
+    assert launches == ["rms_norm"] * 2
+    assert [len(one.launches) for found in replaying._kept.values() for one in found] == [2, 1]

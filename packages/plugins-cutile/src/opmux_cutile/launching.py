@@ -1,6 +1,7 @@
 """Tile kernels as opmux-jit compiles, finds and launches them, on torch's current stream."""
 
 import re
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -117,8 +118,22 @@ class TileKernel:
 
 Launch = tuple[TileKernel, tuple[int, int, int], tuple[Any, ...]]
 
-_recorded: list[Launch] | None = None
-_noted: list[Launch] | None = None
+
+class _Here(threading.local):
+    """What the thread's launches are noted in: several threads launch at once, as autograd's do, one for each GPU.
+
+    Attributes:
+        recorded: launches on tensors that are on no GPU.
+        noted: launches that were made.
+        others: kernels that calls like those recorded launch instead.
+    """
+
+    recorded: list[Launch] | None = None
+    noted: list[Launch] | None = None
+    others: list[TileKernel] | None = None
+
+
+_here = _Here()
 
 
 def launch(kernel: TileKernel, grid: tuple[int, int, int], *arguments: Any) -> None:
@@ -145,37 +160,53 @@ def launch(kernel: TileKernel, grid: tuple[int, int, int], *arguments: Any) -> N
             given.append(argument)
     if index >= 0:
         kernel.on(index)(*grid, current_stream(index), *given)
-    elif _recorded is not None:
-        _recorded.append((kernel, grid, tuple(given)))
+    elif (recorded := _here.recorded) is not None:
+        recorded.append((kernel, grid, tuple(given)))
     else:
         raise InvalidArgument(
             f"cutile: {kernel.name}: `arguments` expected tensors on a GPU, got one on "
             f"{arguments[0].device.type}; move it"
         )
-    if _noted is not None:
-        _noted.append((kernel, grid, tuple(given)))
+    if (noted := _here.noted) is not None:
+        noted.append((kernel, grid, tuple(given)))
 
 
 @contextmanager
 def recording() -> Iterator[list[Launch]]:
-    """Within it, launches on tensors that are on no GPU are noted in the list and not made."""
-    global _recorded
-    before, _recorded = _recorded, []
+    """Within it, the thread's launches on tensors that are on no GPU are noted in the list and not made."""
+    before, _here.recorded = _here.recorded, []
     try:
-        yield _recorded
+        yield _here.recorded
     finally:
-        _recorded = before
+        _here.recorded = before
 
 
 @contextmanager
 def noting() -> Iterator[list[Launch]]:
-    """Within it, launches that are made are noted in the list too."""
-    global _noted
-    before, _noted = _noted, []
+    """Within it, launches that the thread makes are noted in the list too."""
+    before, _here.noted = _here.noted, []
     try:
-        yield _noted
+        yield _here.noted
     finally:
-        _noted = before
+        _here.noted = before
+
+
+@contextmanager
+def naming_others() -> Iterator[list[TileKernel]]:
+    """Within it, kernels that the thread's calls launch on GPUs of other sizes, or with other lengths, are listed.
+
+    They are built ahead with those that are launched.
+    """
+    before, _here.others = _here.others, []
+    try:
+        yield _here.others
+    finally:
+        _here.others = before
+
+
+def others() -> list[TileKernel] | None:
+    """What a call appends such kernels to; None where nobody asks for them."""
+    return _here.others
 
 
 def aligned(*tensors: Tensor) -> bool:

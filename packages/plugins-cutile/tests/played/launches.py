@@ -27,7 +27,7 @@ from played import language
 @contextmanager
 def on(arch: str) -> Iterator[None]:
     """Let calls with tensors on the CPU be planned for an arch, and play what they launch."""
-    with cpu_plays(arch), mock.patch.object(launching, "_recorded", _Player()):
+    with cpu_plays(arch), mock.patch.object(launching._here, "recorded", _Player()):
         yield
 
 
