@@ -6,7 +6,7 @@ from cubins import kernels, meta
 from torch import Tensor
 
 from opmux_cutile.attention.configs import AttentionConfig
-from opmux_cutile.decoding.slices import parts_of
+from opmux_cutile.decoding.slices import parts_of, rooms_of
 
 FP8 = torch.float8_e4m3fn
 
@@ -70,5 +70,6 @@ def test_so_are_keys_and_values_of_two_widths_and_overlapping_or_unaligned_ones(
 def test_keys_are_split_so_that_few_places_of_the_last_round_are_empty(
     room, coded, dim, masked, blocks, keys, expected
 ) -> None:
-    found, parts = parts_of(AttentionConfig(16, 32, occupancy=room), coded, dim, masked, blocks, keys, 132)
+    rooms = rooms_of(AttentionConfig(16, 32, occupancy=room), coded, dim, masked)
+    found, parts = parts_of(*rooms, blocks, keys, 132)
     assert (found.occupancy, parts) == expected

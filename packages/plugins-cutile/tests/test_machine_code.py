@@ -6,8 +6,7 @@ from cubins import compiled, kernel, kernels, layout, meta
 
 import opmux
 from opmux.plugin import takers
-from opmux_cutile.paged import targets as paged
-from opmux_cutile.prebuilding import kernels_of
+from opmux_cutile.prebuilding import kernels_of, launched_by
 
 BF16, FP32 = torch.bfloat16, torch.float32
 ARCHS = ("sm_80", "sm_90", "sm_100", "sm_120")
@@ -318,9 +317,8 @@ def test_cache_writes_move_whole_vectors(arch, stored, tmp_path) -> None:
 @pytest.mark.parametrize("stored", [torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2, torch.int8], ids=str)
 @pytest.mark.parametrize("page_size", [16, 64])
 @pytest.mark.parametrize("batch", [8, 132])
-def test_decoding_copies_pages_and_uses_no_local_memory(batch, page_size, stored, tmp_path, monkeypatch) -> None:
+def test_decoding_copies_pages_and_uses_no_local_memory(batch, page_size, stored, tmp_path) -> None:
     """With everything that a call may ask for; keys are not split where each of 132 units has two blocks already."""
-    monkeypatch.setattr(paged, "units_of", lambda index: 132)
     int32, scale = torch.int32, None if stored == torch.bfloat16 else meta(2, dtype=FP32)
     caches = [meta(100, page_size, 2, 128, dtype=stored) for _ in range(2)]
     ints = meta(batch + 1, dtype=int32), meta(batch, dtype=int32), meta(batch, 64, dtype=int32)
@@ -328,7 +326,8 @@ def test_decoding_copies_pages_and_uses_no_local_memory(batch, page_size, stored
     options = {"max_seqlen_q": 1, "max_seqlen_k": 1024, "window": (512, 0), "softcap": 30.0}
     (taker,) = takers(opmux.paged_attention_lse, *tensors, arch="sm_90", backend="cutile", **options)
     wanted = kernels_of(taker)
-    assert [one.name for one in wanted] == (["decode", "combine"] if batch == 8 else ["decode"])
+    assert [one.name for one in launched_by(taker)] == (["decode", "combine"] if batch == 8 else ["decode"])
+    assert sorted(one.name for one in wanted) == ["combine", "decode", "decode"]
     for one in wanted:
         found = compiled(one, "sm_90", tmp_path)
         assert found.parameters == layout(one.letters)
@@ -345,16 +344,16 @@ def test_decoding_copies_pages_and_uses_no_local_memory(batch, page_size, stored
     ("sm_100", 512, "UTCHMMA"),
 ])  # fmt: skip
 def test_paged_attention_uses_the_matrix_units_and_no_local_memory(
-    arch, queries, instruction, stored, tmp_path, monkeypatch
+    arch, queries, instruction, stored, tmp_path
 ) -> None:
-    monkeypatch.setattr(paged, "units_of", lambda index: 132)
     int32 = torch.int32
     caches = [meta(100, 16, 2, 128, dtype=stored) for _ in range(2)]
     tensors = meta(8 * queries, 8, 128), *caches, meta(9, dtype=int32), meta(8, dtype=int32), meta(8, 64, dtype=int32)
     bounds = {"max_seqlen_q": queries, "max_seqlen_k": 1024}
     (taker,) = takers(opmux.paged_attention_lse, *tensors, arch=arch, backend="cutile", **bounds)
     wanted = kernels_of(taker)
-    assert [one.name for one in wanted] == (["attend", "combine"] if queries == 2 else ["attend"])
+    assert [one.name for one in launched_by(taker)] == (["attend", "combine"] if queries == 2 else ["attend"])
+    assert sorted(one.name for one in wanted) == (["attend", "attend", "combine"] if queries == 2 else ["attend"])
     for one in wanted:
         found = compiled(one, arch, tmp_path)
         assert found.parameters == layout(one.letters)
@@ -378,8 +377,42 @@ def test_codes_of_heads_of_any_sizes_use_no_local_memory(dims, queries, arch, tm
     ints = meta(9, dtype=int32), meta(8, dtype=int32), meta(8, 64, dtype=int32)
     tensors = meta(8 * queries, 8, dims[0]), *caches, *ints, meta(8), None, scale, scale
     bounds = {"max_seqlen_q": queries, "max_seqlen_k": 64, "causal": True}
-    (wanted,) = kernels("paged_attention_lse", *tensors, arch=arch, **bounds)
-    assert wanted.name == "attend"
+    for wanted in kernels("paged_attention_lse", *tensors, arch=arch, **bounds):
+        found = compiled(wanted, arch, tmp_path)
+        assert (found.local, found.count("LDL"), found.count("STL")) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("arch", ["sm_90", "sm_100"])
+@pytest.mark.parametrize(
+    ("stored", "queries", "causal"),
+    [(torch.bfloat16, 12, True), (torch.int8, 64, False), (torch.float8_e4m3fn, 64, False)],
+    ids=str,
+)
+def test_pages_of_wide_heads_use_no_local_memory(stored, queries, causal, arch, tmp_path) -> None:
+    """In tiles of 17 to 32 rows, and codes that are seen by every query."""
+    scale = None if stored == torch.bfloat16 else meta(8, dtype=FP32)
+    cache, ints = meta(100, 16, 8, 256, dtype=stored), (meta(size, dtype=torch.int32) for size in (9, 8))
+    tensors = meta(8 * queries, 16, 256), cache, cache, *ints, meta(8, 64, dtype=torch.int32), None, None, scale, scale
+    wanted, *_ = kernels("paged_attention", *tensors, arch=arch, max_seqlen_q=queries, max_seqlen_k=200, causal=causal)
+    found = compiled(wanted, arch, tmp_path)
+    assert (found.local, found.count("LDL"), found.count("STL")) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("arch", ["sm_100"])
+@pytest.mark.parametrize(("dim", "width"), [(64, 128), (128, 64)])
+def test_gradients_of_heads_of_two_widths_use_no_local_memory(dim, width, arch, tmp_path) -> None:
+    (q, k), (out, v) = ((meta(2, 64, heads, size) for heads in (4, 2)) for size in (dim, width))
+    tensors = out, q, k, v, out, meta(2, 4, 64, dtype=FP32), None, None
+    for wanted in kernels("attention_backward", *tensors, arch=arch, causal=True):
+        found = compiled(wanted, arch, tmp_path)
+        assert (found.local, found.count("LDL"), found.count("STL")) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("arch", ["sm_80"])
+@pytest.mark.parametrize("dim", [32, 64, 128])
+def test_capped_scores_use_no_local_memory_where_threads_copy_rows(dim, arch, tmp_path) -> None:
+    q, k = meta(2, 64, 4, dim), meta(2, 64, 1, dim)
+    wanted = kernel("attention", q, k, k, None, arch=arch, causal=True, softcap=30.0)
     found = compiled(wanted, arch, tmp_path)
     assert (found.local, found.count("LDL"), found.count("STL")) == (0, 0, 0)
 

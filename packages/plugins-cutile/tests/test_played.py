@@ -88,6 +88,7 @@ def test_heads_are_right_where_both_operands_come_from_registers(op: str, sizes,
 
 
 OF_HEADS = [e for e in gradient_cases() if e.op.startswith("attention")]
+TWO_WIDTHS = [e for e in OF_HEADS if "72, 40" in e.text]
 
 
 @pytest.mark.parametrize("place", range(0, len(OF_HEADS), 3))
@@ -116,6 +117,37 @@ def test_pages_of_narrow_and_wide_heads_are_right_where_both_operands_come_from_
         {"window": (40, 0), "max_seqlen_q": max(new), "max_seqlen_k": max(PAGED_LENGTHS)},
     )  # fmt: skip
     compare(example, "sm_80", "cutile:gathered" if stored == torch.bfloat16 else "cutile:gathered_codes")
+
+
+@pytest.mark.parametrize(
+    ("stored", "new", "options"),
+    [(torch.bfloat16, (12, 9, 12), {"causal": True}), (torch.int8, (33, 1, 40), {}),
+     (torch.float8_e4m3fn, (33, 1, 40), {"softcap": 20.0})],
+    ids=str,
+)  # fmt: skip
+@pytest.mark.parametrize("units", [1, 132])
+def test_pages_of_wide_heads_are_right_in_tiles_of_more_rows(stored, new, options, units, monkeypatch) -> None:
+    """Of 17 to 32 rows, and codes without a causal mask in tiles of 64: with keys that are split, and whole."""
+    monkeypatch.setattr(paged, "TYPICAL_UNITS", units)
+    lengths = {"max_seqlen_q": max(new), "max_seqlen_k": max(PAGED_LENGTHS)}
+    compare(Example("paged_attention_lse", f"{stored} {new}",
+                    lambda d: paged_of(d, torch.bfloat16, stored, (16, 4, 2, 160, 256), new, False),
+                    options | lengths))  # fmt: skip
+
+
+@pytest.mark.parametrize("place", range(len(TWO_WIDTHS)))
+def test_gradients_of_heads_of_two_widths_are_right_on_blackwell(place: int) -> None:
+    compare(TWO_WIDTHS[place], "sm_100")
+
+
+@pytest.mark.parametrize("op", ["attention", "attention_varlen_lse"])
+@pytest.mark.parametrize(("causal", "window"), [(True, (-1, -1)), (False, (-1, 5)), (False, (-1, -1))])
+def test_capped_scores_are_right_where_threads_copy_rows(op: str, causal: bool, window: tuple[int, int]) -> None:
+    sizes = (130, 135, 2, 1, 64, 32)
+    lengths = {"max_seqlen_q": sizes[0], "max_seqlen_k": sizes[1]} if "varlen" in op else {}
+    options = {"causal": causal, "window": window, "softcap": 20.0, **lengths}
+    example = Example(op, str(sizes), lambda d: heads_of(d, op, torch.bfloat16, sizes, None), options)
+    compare(example, "sm_80", "cutile:gathered")
 
 
 @pytest.mark.parametrize("stored", [torch.float8_e4m3fn, torch.int8], ids=str)

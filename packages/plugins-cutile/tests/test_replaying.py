@@ -145,15 +145,18 @@ def test_a_call_keeps_the_launches_of_its_own_thread(monkeypatch: pytest.MonkeyP
     player, made = launching._here.recorded, norms.launch
     x, w = torch.randn(8, 64), torch.randn(64)
     other = NormConfig(2)
-    between, done = threading.Event(), threading.Event()
+    between, inside, done = (threading.Event() for _ in range(3))
 
     def call(rows: torch.Tensor, config: NormConfig) -> torch.Tensor:
         return norms.rms_norm(rows, w, eps=0.5, weight_offset=0.0, config=config)
 
     def launch(*given: Any) -> None:
         made(*given)
-        if threading.current_thread() is first:
+        if threading.current_thread() is first and not between.is_set():
             between.set()
+            assert inside.wait(60)
+        elif threading.current_thread() is last:
+            inside.set()
             assert done.wait(60)
 
     def run(rows: torch.Tensor, config: NormConfig) -> None:
@@ -161,14 +164,17 @@ def test_a_call_keeps_the_launches_of_its_own_thread(monkeypatch: pytest.MonkeyP
         with torch.no_grad():
             call(rows, config)
 
-    def second() -> None:
+    def one() -> None:
+        run(x, CONFIG)
+        done.set()
+
+    def two() -> None:
         assert between.wait(60)
         run(x[:2].clone(), other)
-        done.set()
 
     call(x, CONFIG), call(x[:2].clone(), other)
     monkeypatch.setattr(norms, "launch", launch)
-    first, last = threading.Thread(target=run, args=(x, CONFIG)), threading.Thread(target=second)
+    first, last = threading.Thread(target=one), threading.Thread(target=two)
     first.start(), last.start()
     first.join(), last.join()
     torch.testing.assert_close(call(x, CONFIG), torch.nn.functional.rms_norm(x, (64,), w, 0.5))

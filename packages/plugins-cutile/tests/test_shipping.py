@@ -9,11 +9,12 @@ from cubins import kernel, meta
 
 import opmux
 import opmux_cutile.launching
-from opmux.plugin import registered_ops, takers
+from opmux.plugin import Taker, registered_ops, takers
 from opmux_cutile.launching import aligned
 from opmux_cutile.norms import backward as norms_backward
+from opmux_cutile.paged import targets as paged
 from opmux_cutile.plugin import opmux_implementations
-from opmux_cutile.prebuilding import kernels_of, takers_of
+from opmux_cutile.prebuilding import kernels_of, launched_by, takers_of
 from opmux_cutile.products import backward as products_backward
 from opmux_cutile.products import targets as products
 from opmux_cutile.scaled import targets as scaled
@@ -157,12 +158,45 @@ def test_a_wheel_gets_cubins_where_there_is_a_compiler(tmp_path: Path, monkeypat
 
 @pytest.mark.parametrize("units", [114, 148])
 def test_what_is_built_ahead_is_what_a_gpu_of_any_size_launches(units, monkeypatch) -> None:
-    """No constant of a kernel comes from the number of multiprocessors, but for how attention's keys are split."""
+    """No constant of a kernel comes from the number of multiprocessors."""
     options = {"dtype": torch.float8_e4m3fn, "block": (-1, -1)}
     (taker, *_) = takers(opmux.quantize, meta(8192, 8192), arch="sm_90", backend="cutile", **options)
     more = [source_key(one.source("sm_90")) for one in kernels_of(taker)]
     ahead = kernels.kernels("sm_90").keys() | set(more)
     for module in (products, products_backward, scaled, norms_backward):
         monkeypatch.setattr(module, "units_of", lambda index: units)
+    monkeypatch.setattr(paged, "TYPICAL_UNITS", units)
     there = kernels.kernels("sm_90").keys() | {source_key(one.source("sm_90")) for one in kernels_of(taker)}
     assert there == ahead
+
+
+def attended(arch: str, stored: torch.dtype, batch: int, new: int, window: tuple[int, int], reach: int) -> list[Taker]:
+    """What takes attention over caches of up to some keys."""
+    caches = [meta(4096, 64, 8, 128, dtype=stored) for _ in range(2)]
+    ints = (meta(size, dtype=torch.int32) for size in (batch + 1, batch))
+    tensors = meta(batch * new, 32, 128), *caches, *ints, meta(batch, 512, dtype=torch.int32)
+    options = {"max_seqlen_q": new, "max_seqlen_k": reach, "window": window, "causal": True}
+    return list(takers_of(opmux.paged_attention, *tensors, arch=arch, **options))
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100", "sm_120"])
+@pytest.mark.parametrize("stored", [torch.bfloat16, torch.int8], ids=str)
+@pytest.mark.parametrize("masked", [False, True])
+def test_pages_are_attended_with_what_is_built_ahead_by_any_gpu_and_at_any_length(
+    arch, stored, masked, monkeypatch
+) -> None:
+    """A bundle for the length that a cache has in the end serves each step on the way there."""
+    window = (512, 0) if masked else (-1, -1)
+    for batch, new in ((1, 1), (2, 1), (16, 1), (150, 1), (2, 40)):
+        call = arch, stored, batch, new, window
+        ahead = [set(kernels_of(taker)) for taker in attended(*call, 8192)]
+        assert ahead
+        launched: set[str] = set()
+        for units in (20, 78, 132, 148, 188):
+            monkeypatch.setattr(paged, "TYPICAL_UNITS", units)
+            for reach in (1, 256, 257, 700, 2048, 4160, 8192):
+                for there, taker in zip(ahead, attended(*call, reach), strict=True):
+                    found = launched_by(taker)
+                    assert there.issuperset(found), (batch, new, units, reach)
+                    launched |= {one.name for one in found}
+        assert batch == 150 or "combine" in launched

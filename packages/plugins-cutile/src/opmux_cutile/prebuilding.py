@@ -11,7 +11,7 @@ from opmux.plugin import BuildFailed, Prebuilt, Taker, registered_ops, takers
 from opmux.shapes import Point
 from opmux_cutile.archs import BACKEND, UNPROVED
 from opmux_cutile.cubin import checked
-from opmux_cutile.launching import TileKernel, recording
+from opmux_cutile.launching import TileKernel, naming_others, recording
 from opmux_jit import Source, choose
 from opmux_jit.cache import bundles, entry, keys
 from opmux_jit.cache.layers import compile_entry
@@ -49,11 +49,18 @@ def prebuild(
     return Prebuilt(built, failures, made_with)
 
 
-def kernels_of(taker: Taker) -> list[TileKernel]:
+def launched_by(taker: Taker) -> list[TileKernel]:
     """The kernels that a call would launch: its target is called on tensors without memory, and nothing is launched."""
     with recording() as launches:
         taker.run()
     return [kernel for kernel, *_ in launches]
+
+
+def kernels_of(taker: Taker) -> list[TileKernel]:
+    """The kernels that a call would launch on a GPU with any number of multiprocessors, and with longer caches too."""
+    with naming_others() as others:
+        launched = launched_by(taker)
+    return list(dict.fromkeys((*launched, *others)))
 
 
 def takers_of(op: Any, *tensors: Any, arch: str, **options: Any) -> Iterator[Taker]:

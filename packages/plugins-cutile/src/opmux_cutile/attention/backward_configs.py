@@ -65,7 +65,8 @@ def attention_backward_config(arch: Arch, features: Mapping[str, Any]) -> Attent
     queries = AttentionConfig(128, 64, 8)
     if widest > 64:
         keys, capped = AttentionConfig(64, 128, 8), AttentionConfig(32, 128, 8)
-        return AttentionBackwardConfig(keys, capped, queries, whole_keys=hopper, whole_queries=hopper)
+        columns = 0 if hopper else 128  # elsewhere, tiles of two widths spill
+        return AttentionBackwardConfig(keys, capped, queries, whole_keys=hopper, whole_queries=hopper, columns=columns)
     keys, capped = AttentionConfig(128, 128, 8), AttentionConfig(64, 128, 8)
     return AttentionBackwardConfig(keys, capped, queries, masked=True, whole_queries=hopper)
 
@@ -74,7 +75,7 @@ def attention_backward_space(arch: Arch, features: Mapping[str, Any]) -> Iterato
     """The choice, and other tiles of each kernel beside the choice for the others."""
     chosen = attention_backward_config(arch, features)
     yield chosen
-    if chosen.columns:
+    if arch.name in IN_REGISTERS:
         for tile in (AttentionConfig(64, 64, 8), AttentionConfig(64, 32, 4)):
             yield replace(chosen, of_queries=tile)
             yield replace(chosen, of_keys=tile, of_keys_capped=tile)

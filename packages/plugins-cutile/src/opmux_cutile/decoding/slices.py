@@ -59,34 +59,43 @@ def tile_of(config: PagedConfig, q: Tensor, caches: list[Tensor], longest: int, 
     return tile if fits else None
 
 
-@lru_cache(maxsize=1024)
-def parts_of(
-    tile: AttentionConfig, coded: bool, dim: int, masked: bool, blocks: int, keys: int, units: int
-) -> tuple[AttentionConfig, int]:
-    """The tile with room for as many blocks as spill nothing, and into how many parts the keys of a block are split.
-
-    Of the last round of blocks most places may be empty. A part takes about as long as `FEWEST_KEYS` keys more than it
-    has: so this orders one to eight parts of each of five calls as an H200 did.
+def rooms_of(tile: AttentionConfig, coded: bool, dim: int, masked: bool) -> tuple[AttentionConfig, AttentionConfig]:
+    """The tile with room for as many blocks as spill nothing: where keys are not split, and where they are.
 
     Args:
         tile: of the config.
         coded: whether caches have codes.
         dim: of a head.
         masked: whether scores are capped, or keys before a window are left out.
+    """
+    narrow = coded or dim <= 64 or tile.occupancy <= MOST_BLOCKS
+    few = tile if narrow else replace(tile, occupancy=MOST_BLOCKS)
+    return few if masked else tile, few
+
+
+@lru_cache(maxsize=1024)
+def parts_of(
+    whole: AttentionConfig, split: AttentionConfig, blocks: int, keys: int, units: int
+) -> tuple[AttentionConfig, int]:
+    """The tile, and into how many parts the keys of a block are split.
+
+    Of the last round of blocks most places may be empty. A part takes about as long as `FEWEST_KEYS` keys more than it
+    has: so this orders one to eight parts of each of five calls as an H200 did.
+
+    Args:
+        whole: the tile where keys are not split.
+        split: where they are.
         blocks: how many there are without parts.
         keys: of each, the most.
         units: multiprocessors.
     """
-    narrow = coded or dim <= 64 or tile.occupancy <= MOST_BLOCKS
-    few = tile if narrow else replace(tile, occupancy=MOST_BLOCKS)
 
     def rounds(some: AttentionConfig, n: int) -> float:
         return -(-blocks * n // (units * max(some.occupancy, 1))) * (keys / n + FEWEST_KEYS)
 
     most = max(1, min(MOST_SPLITS, -(-keys // FEWEST_KEYS)))
-    best = min(range(1, most + 1), key=lambda n: rounds(few, n))
-    whole = not masked and rounds(tile, 1) <= rounds(few, best)
-    return (tile, 1) if whole else (few, best)
+    best = min(range(1, most + 1), key=lambda n: rounds(split, n))
+    return (whole, 1) if rounds(whole, 1) <= rounds(split, best) else (split, best)
 
 
 def words(cache: Tensor) -> Tensor:

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from opmux_cutile import launching
+from opmux_cutile.attention.configs import AttentionConfig
 from opmux_cutile.attention.targets import MOST_GRID, OPEN, packed_where_single
 from opmux_cutile.decoding import slices
 from opmux_cutile.decoding.slices import FEWEST_KEYS, MOST_SPLITS
@@ -18,7 +20,9 @@ from opmux_cutile.tiles import power_of_two
 
 MODULE = "opmux_cutile.paged.kernels"
 TYPICAL_UNITS = 132
-"""Multiprocessors that are taken for granted where kernels are built ahead, without a GPU."""
+"""Multiprocessors that are taken for granted without a GPU, where kernels are built ahead."""
+MOST_UNITS = 256
+"""More multiprocessors than a GPU has."""
 EVEN = 64
 """The least width of tiles of keys and of values that are of one width."""
 FEW_ROWS = 32
@@ -80,24 +84,38 @@ def attend(
     tiles, batch = -(-longest * groups // block_m), len(lengths)
     index = q.get_device()
     units = TYPICAL_UNITS if index < 0 else units_of(index)
-    tile = slices.tile_of(config, q, caches, longest, groups)
+    by_slices = slices.tile_of(config, q, caches, longest, groups)
     blocks, capped = tiles * kv_heads * batch, options["softcap"] > 0.0
-    if tile:
-        masked = capped or left >= 0
-        tile, splits = slices.parts_of(tile, coded, dim, masked, blocks, reach, units)
+    tile: AttentionConfig | None = None
+    rooms: tuple[AttentionConfig | None, ...] = None, None
+    if by_slices:
+        whole, of_parts = rooms = slices.rooms_of(by_slices, coded, dim, capped or left >= 0)
+        tile, splits = slices.parts_of(whole, of_parts, blocks, reach, units)
     else:
         splits = splits_of(blocks, reach, units)
     bounds = [OPEN if bound < 0 else min(bound, OPEN) for bound in (left, right)]
-    of_call = None if sinks is None else _name(sinks), wants_lse, k_scale is not None, v_scale is not None, splits > 1
+    of_call = None if sinks is None else _name(sinks), wants_lse, k_scale is not None, v_scale is not None
+
+    def form(tile: AttentionConfig | None, split: bool) -> TileKernel:
+        """The kernel where keys are split between blocks, or the one where they are not."""
+        if tile:
+            held = _name(k_cache), k_cache.shape[1], dim
+            return slices.kernel(op, tile, _name(q), *held, capped, left >= 0, *of_call, split)
+        return make(
+            op, config, block_m, _name(q), _name(k_cache), tuple(k_cache.shape[1:]), width, fits,
+            capped, left >= 0 or right >= 0, left >= 0, *of_call, split,
+        )  # fmt: skip
+
+    kernel = form(tile, splits > 1)
+    some = min(power_of_two(heads), max(1, 1024 // power_of_two(width)))
+    if (others := launching.others()) is not None:
+        # How keys are split goes by the multiprocessors and by how long sequences are: neither is known ahead.
+        others.append(form(rooms[0], False))
+        if tile or blocks <= MOST_UNITS:  # of more blocks, keys that are looked up one by one are not split
+            others += form(rooms[1], True), _combine(op, _name(out), some, width, wants_lse)
     if tile:
-        kernel = slices.kernel(op, tile, _name(q), _name(k_cache), k_cache.shape[1], dim, capped, left >= 0, *of_call)
         caches, bounds = [slices.words(cache) for cache in caches], bounds[:1]
         table = table if table.stride(1) == 1 else table.contiguous()
-    else:
-        kernel = make(
-            op, config, block_m, _name(q), _name(k_cache), tuple(k_cache.shape[1:]), width, fits,
-            capped, left >= 0 or right >= 0, left >= 0, *of_call,
-        )  # fmt: skip
     sums, tops, totals = out, lse[None], lse[None]
     if splits > 1:
         sums = q.new_empty((splits, tokens, heads, width), dtype=torch.float32)
@@ -115,8 +133,7 @@ def attend(
             *of_codes, sums, lse, tops, totals, scale, options["softcap"] or 1.0, *bounds, groups, splits,
         )  # fmt: skip
     if splits > 1:
-        some = min(power_of_two(heads), max(1, 1024 // power_of_two(width)))
-        joined = _combine(op, _name(out), power_of_two(splits), some, width, wants_lse)
+        joined = _combine(op, _name(out), some, width, wants_lse)
         launch(joined, (tokens, -(-heads // some), 1), sums, tops, totals, starts, out, lse, splits, batch)
     return out, lse
 
@@ -144,12 +161,16 @@ def kernel_of_keys(
     page_size, _, dim = page
     coded = stored not in ("bfloat16", "float16")
     widest, narrowest = power_of_two(max(dim, width)), power_of_two(min(dim, width))
+    # Codes of wide heads in tiles of many rows spill in the loop without a mask if it may have all keys.
+    banded = banded or (coded and not even and widest > 128 and block_m >= 64)
     columns = [max(widest, EVEN)] * 2 if even or coded else [max(power_of_two(n), 16) for n in (dim, width)]
     hints: Mapping[str, int] = config.hints
     block_n = config.block_n
     if block_m < config.block_m:
         # Few queries leave registers for more keys of a step, or for more blocks; rows of 16 or fewer spill them.
         hints, block_n = {}, 32 if narrowest <= 16 else min(2 * block_n, max(block_n, 16384 // widest))
+        if widest > 128 and block_m > 16:  # the sums alone are a third of the registers
+            block_n = min(block_n, config.block_n)
     if coded and not even:
         hints, block_n = _for_codes(hints, block_m, block_n, dim, width, fits)
     elif coded and block_m < 64:
@@ -196,13 +217,13 @@ def _for_codes(
 
 
 @lru_cache(maxsize=1024)
-def _combine(op: str, dtype: str, splits: int, heads: int, width: int, wants_lse: bool) -> TileKernel:
-    """The kernel that joins up to some splits."""
+def _combine(op: str, dtype: str, heads: int, width: int, wants_lse: bool) -> TileKernel:
+    """The kernel that joins splits, as many as there may be."""
     sums = Array("float32", (None, None, None, width), (None, None, None, 1), width % 4 == 0)
     out = Array(dtype, (None, None, width), (None, None, 1), width % 8 == 0)
     parts, lse = Array("float32", (None,) * 3, (None, None, 1), False), Array("float32", (None, None), (None, 1), False)
     parameters: tuple[Parameter, ...] = (
         sums, parts, parts, Array("int32", (None,), (1,), False), out, lse, Scalar("int32"), Scalar("int32"),
-        *map(Constant, (splits, heads, power_of_two(width), wants_lse)),
+        *map(Constant, (MOST_SPLITS, heads, power_of_two(width), wants_lse)),
     )  # fmt: skip
     return TileKernel(op, MODULE, "combine", parameters)

@@ -38,6 +38,9 @@ def more_calls() -> Iterator[Call]:
     for shape in _heads():
         yield from _gradients_of_attention(shape)
         yield from _paged(shape)
+    yield from _gradients_of_two_widths()
+    yield from _capped()
+    yield from _wide_pages()
     yield from _codes_of_other_heads()
 
 
@@ -176,6 +179,42 @@ def _paged(shape: ModelShape) -> Iterator[Call]:
         new_keys = meta(512, kv_heads, dim)
         slots = meta(512, dtype=torch.int64)
         yield "write_kv_cache", (new_keys, new_keys, cache, cache.clone(), slots, scale, scale), {}
+
+
+def _gradients_of_two_widths() -> Iterator[Call]:
+    """Where keys are narrower than values, and wider."""
+    lse, starts = meta(8, 512, dtype=FP32), meta(9, dtype=INT32)
+    for dim, width in ((64, 128), (128, 64)):
+        (q, k), (out, v) = ((meta(512, heads, size) for heads in (8, 2)) for size in (dim, width))
+        dense = out[None], q[None], k[None], v[None], out[None], lse[None], None, None
+        yield "attention_backward", dense, {"causal": True}
+        bounds = {"max_seqlen_q": 512, "max_seqlen_k": 512}
+        ragged = out, q, k, v, out, lse, starts, starts, None, None
+        yield "attention_varlen_backward", ragged, {"softcap": 30.0, **bounds}
+
+
+def _capped() -> Iterator[Call]:
+    """Scores that are capped where no window leaves keys out."""
+    starts, bounds = meta(9, dtype=INT32), {"max_seqlen_q": 512, "max_seqlen_k": 512}
+    for dim in (32, 64, 128):
+        q, k = meta(512, 8, dim), meta(512, 2, dim)
+        yield "attention", (q[None], k[None], k[None], None), {"causal": True, "softcap": 30.0}
+        yield "attention_lse", (q[None], k[None], k[None], meta(8)), {"softcap": 30.0}
+        yield "attention_varlen_lse", (q, k, k, starts, starts, None), {"causal": True, "softcap": 30.0, **bounds}
+
+
+def _wide_pages() -> Iterator[Call]:
+    """Heads over 128 in tiles of 17 to 32 rows, as in the last part of a prefill, and codes without a causal mask."""
+    for dim in (160, 256):
+        for stored in (BF16, FP8, INT8):
+            cache, coded = meta(100, 16, 8, dim, dtype=stored), stored != BF16
+            scale = meta(8, dtype=FP32) if coded else None
+            new = 64 if coded else 12
+            ints = meta(9, dtype=INT32), meta(8, dtype=INT32), meta(8, 64, dtype=INT32)
+            tensors = meta(8 * new, 16, dim), cache, cache, *ints, None, None, scale, scale
+            for cap in (0.0,) if coded else (0.0, 30.0):
+                options = {"causal": not coded, "softcap": cap, "max_seqlen_q": new, "max_seqlen_k": 4096}
+                yield "paged_attention", tensors, options
 
 
 def _codes_of_other_heads() -> Iterator[Call]:

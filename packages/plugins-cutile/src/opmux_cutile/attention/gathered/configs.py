@@ -13,6 +13,8 @@ from opmux_cutile.tiles import power_of_two
 
 WIDEST = 128
 """Heads."""
+CAPPED = AttentionConfig(64, 32, 8)
+"""The tile where scores are capped and no window leaves keys out, whatever the config: others spill."""
 
 
 def gathered_config(arch: Arch, features: Mapping[str, Any]) -> AttentionConfig:

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from opmux_cutile.attention import targets
 from opmux_cutile.attention.configs import AttentionConfig
+from opmux_cutile.attention.gathered.configs import CAPPED
 from opmux_cutile.launching import TileKernel
 from opmux_cutile.parameters import Array, Constant, Parameter, Scalar
 from opmux_cutile.tiles import power_of_two
@@ -20,14 +21,14 @@ def attention(
     q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, *, config: AttentionConfig, **scoring: Any
 ) -> Tensor:
     """The op `attention`."""
-    return targets.dense("attention", q, k, v, sinks, False, config, scoring, kernel_of_rows)[0]
+    return targets.dense("attention", q, k, v, sinks, False, tile_of(config, scoring), scoring, kernel_of_rows)[0]
 
 
 def attention_lse(
     q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, *, config: AttentionConfig, **scoring: Any
 ) -> tuple[Tensor, Tensor]:
     """The op `attention_lse`."""
-    return targets.dense("attention_lse", q, k, v, sinks, True, config, scoring, kernel_of_rows)
+    return targets.dense("attention_lse", q, k, v, sinks, True, tile_of(config, scoring), scoring, kernel_of_rows)
 
 
 def attention_varlen(
@@ -37,7 +38,17 @@ def attention_varlen(
     """The op `attention_varlen`."""
     offsets = cu_seqlens_q, cu_seqlens_k
     return targets.ragged(
-        "attention_varlen", q, k, v, offsets, sinks, max_seqlen_q, False, config, scoring, kernel_of_rows
+        "attention_varlen",
+        q,
+        k,
+        v,
+        offsets,
+        sinks,
+        max_seqlen_q,
+        False,
+        tile_of(config, scoring),
+        scoring,
+        kernel_of_rows,
     )[0]
 
 
@@ -48,8 +59,23 @@ def attention_varlen_lse(
     """The op `attention_varlen_lse`."""
     offsets = cu_seqlens_q, cu_seqlens_k
     return targets.ragged(
-        "attention_varlen_lse", q, k, v, offsets, sinks, max_seqlen_q, True, config, scoring, kernel_of_rows
+        "attention_varlen_lse",
+        q,
+        k,
+        v,
+        offsets,
+        sinks,
+        max_seqlen_q,
+        True,
+        tile_of(config, scoring),
+        scoring,
+        kernel_of_rows,
     )
+
+
+def tile_of(config: AttentionConfig, scoring: dict[str, Any]) -> AttentionConfig:
+    """The tile of a call."""
+    return CAPPED if scoring["softcap"] > 0.0 and scoring["window"][0] < 0 else config
 
 
 @lru_cache(maxsize=1024)
