@@ -79,6 +79,14 @@ def test_a_cubin_that_is_cut_anywhere_is_said_to_be_none() -> None:
             cubin.read(code[:end])
 
 
+@pytest.mark.parametrize("table", [1 << 63, (1 << 64) - 1])
+def test_a_cubin_whose_sections_are_past_any_file_is_said_to_be_none(table: int) -> None:
+    code = bytearray(machine_code(kernel("rms_norm", *WIDE).source("sm_90")).code)
+    struct.pack_into("<Q", code, 0x28, table)
+    with pytest.raises(ValueError, match=r"^not a cubin: "):
+        cubin.read(bytes(code))
+
+
 def test_the_next_candidate_runs_and_it_is_said_once(
     spilling, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

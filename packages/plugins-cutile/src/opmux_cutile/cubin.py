@@ -46,7 +46,7 @@ def read(code: bytes) -> Resources:
                 registers = max(registers, struct.unpack("<II", value)[1])
             elif attribute == FRAME_SIZE:
                 local = max(local, struct.unpack("<II", value)[1])
-    except (struct.error, IndexError, ValueError) as error:
+    except (struct.error, IndexError, OverflowError, ValueError) as error:
         raise ValueError(f"not a cubin: {error}") from None
     return Resources([(offset, size) for _, offset, size in sorted(parameters)], registers, local)
 

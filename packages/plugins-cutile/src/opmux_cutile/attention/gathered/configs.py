@@ -1,6 +1,7 @@
 """The tiles of attention whose rows threads copy.
 
-With these, the compiler's code for `sm_80` to `sm_89` spills no registers. With heads of more than 128 it does in some
+With these, the compiler's code for `sm_80` to `sm_89` spills no registers. Where scores are capped and there is no
+window, it does with all but `CAPPED`. With heads of more than 128 it does in some
 calls with every tile that was compiled: with 32 queries and keys and eight warps in half of them, by up to 168 bytes.
 """
 
