@@ -169,12 +169,12 @@ def _all_cases(op: Op, profile: Profile, gpu: bool, contents: Sequence[str]) -> 
             yield from (case(dtype, data=word) for dtype in (half, single))
         else:
             yield case((half, single)[place % 2], data=word)
-    if not profile.contains:
-        yield from _zero_blocks(signature, case)
-        yield from _all_codes(signature, case)
     yield from _odd_cases(op, profile, required)
     yield from _special_numbers(op, profile, case)
     yield from _probes(op, case, gpu)
+    if not profile.contains:
+        yield from _zero_blocks(signature, case)
+        yield from _all_codes(signature, case)
 
 
 def _zero_blocks(signature: Signature, case: Any) -> Iterator[Case]:
