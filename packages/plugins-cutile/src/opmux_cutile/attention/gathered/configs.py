@@ -1,7 +1,7 @@
 """The tiles of attention whose rows threads copy.
 
 With these, the compiler's code for `sm_80` to `sm_89` spills no registers. Where scores are capped and there is no
-window, it does with all but `CAPPED`. With heads of more than 128 it does in some
+window, it does with them, and not with `CAPPED`. With heads of more than 128 it does in some
 calls with every tile that was compiled: with 32 queries and keys and eight warps in half of them, by up to 168 bytes.
 """
 
@@ -15,7 +15,7 @@ from opmux_cutile.tiles import power_of_two
 WIDEST = 128
 """Heads."""
 CAPPED = AttentionConfig(64, 32, 8)
-"""The tile where scores are capped and no window leaves keys out, whatever the config: others spill."""
+"""The tile where scores are capped and no window leaves keys out, whatever the config."""
 
 
 def gathered_config(arch: Arch, features: Mapping[str, Any]) -> AttentionConfig:
