@@ -1,5 +1,6 @@
 """fp8 and int8 caches: written and read as the references do it, and what is launched for them."""
 
+import re
 from collections.abc import Callable
 
 import pytest
@@ -8,8 +9,9 @@ from paged.coded_calls import BATCHES, OPTIONS, check, check_written, coded_call
 
 import opmux
 from opmux.arch import arch_of
+from opmux_triton.aot.build import compile_launch
 from opmux_triton.flavours import CODES, FlavourOfArch
-from opmux_triton.launch import recording
+from opmux_triton.launch import Launch, recording
 from opmux_triton.paged import configs, targets
 
 
@@ -18,18 +20,23 @@ def test_interpreted_codes_agree_with_the_references(interpret: Callable[[str], 
     interpret("paged/interpreted_codes.py")
 
 
-def launched(
-    arch: str, codes: torch.dtype, dtype: torch.dtype = torch.bfloat16, dim: int = 32
-) -> list[dict[str, object]]:
-    """The constants of a decode step's first launch, for an arch."""
-    tensors, bounds = coded_call(codes, dtype, "decode", "cpu", dim=dim)
+def launches_of(
+    arch: str, codes: torch.dtype, dtype: torch.dtype = torch.bfloat16, batch: str = "decode", dim: int = 32
+) -> list[Launch]:
+    """The launches of a call, for an arch."""
+    tensors, bounds = coded_call(codes, dtype, batch, "cpu", dim=dim)
     given = [None if t is None else t.to("meta") for t in tensors]
     features = {"page_size": 16, "head_dim": dim, "value_dim": dim, "bucket(batch)": 2}
     config = configs.codes_config(opmux.arch.parse_arch(arch), features)
     options = {"scale": None, "softcap": 0.0, "window": (-1, -1), "causal": True, **bounds}
     with recording(arch) as recorded:
         targets.paged_attention_codes(*given, config=config, **options)
-    return [dict(launch.meta) for launch in recorded.launches]
+    return recorded.launches
+
+
+def launched(arch: str, codes: torch.dtype, dim: int = 32) -> list[dict[str, object]]:
+    """The constants of a decode step's launches, for an arch."""
+    return [dict(launch.meta) for launch in launches_of(arch, codes, dim=dim)]
 
 
 def test_pairs_of_values_are_read_where_instructions_convert_pairs() -> None:
@@ -39,6 +46,19 @@ def test_pairs_of_values_are_read_where_instructions_convert_pairs() -> None:
     assert launched("gfx950", e4m3)[0]["PAIRED"] is False
     assert launched("sm_90", torch.int8)[0]["PAIRED"] is False
     assert launched("sm_90", e4m3, dim=33)[0]["PAIRED"] is False
+
+
+@pytest.mark.parametrize("batch", BATCHES)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float8_e5m2], ids=str)
+def test_e5m2_becomes_bfloat16_by_way_of_float16(dtype: torch.dtype, batch: str) -> None:
+    """Triton's own conversion to bfloat16 makes finite numbers of Inf and NaN; that to float16 is exact."""
+    readers = [one for one in launches_of("sm_90", torch.float8_e5m2, dtype, batch, 64) if "FORMAT" in one.meta]
+    assert readers
+    for one in readers:
+        compiled, _ = compile_launch(one, "sm_90")
+        made = re.findall(r"fp_to_fp .*f8E5M2> -> tensor<.*x(\w+)>", compiled.asm["ttir"])
+        assert set(made) == {"f16"}, made
+        assert not re.search(r"\be112\b", compiled.asm["ptx"])  # the factor 2**112 of Triton's own conversion
 
 
 def test_another_flavour_than_the_archs_is_refused_with_the_remedy() -> None:

@@ -31,6 +31,9 @@ def values_of(stored, dtype: tl.constexpr, FORMAT: tl.constexpr, FP8: tl.constex
         values = as_float16(stored, FORMAT).to(dtype)
     elif FORMAT == "float8_e4m3fn":
         values = stored.to(tl.float8e4nv, bitcast=True).to(dtype)
+    elif FORMAT == "float8_e5m2" and dtype == tl.bfloat16:
+        # Converted at once, Inf and NaN become finite: Triton multiplies the bits, read as a bfloat16, by a power of 2.
+        values = stored.to(tl.float8e5, bitcast=True).to(tl.float16).to(dtype)
     elif FORMAT == "float8_e5m2":
         values = stored.to(tl.float8e5, bitcast=True).to(dtype)
     elif FORMAT == "float8_e4m3fnuz":
