@@ -111,7 +111,7 @@ ADDED = torch.ones(D)
 UP, NARROW = (bf16(256, SIZE), codes(256, SIZE)[0]), bf16(256, 64)
 REFUSED = {
     "scales of other blocks": refused("fp8_gemm_nt", A, B, D, **ONES),
-    "other codes": refused("fp8_gemm_nt", (A[0].to(torch.float8_e5m2), A[1]), ROWS_OF_B, D, **ONES),
+    "other codes": refused("fp8_gemm_nt", *[(A[0].to(torch.float8_e5m2), A[1])] * 2, D, **ONES),
     "codes of two kinds": refused("fp8_gemm_nt", (A[0].to(torch.float8_e5m2), A[1]), ROWS_OF_B, D, **ONES),
     "codes across k": refused("fp8_gemm_nt", (codes(256, SIZE)[0].T, A[1]), ROWS_OF_B, D, ADDED, **ONES),
     "another k": refused("fp8_gemm_nt", codes(SIZE, 128), ROWS_OF_B, D, **ONES),
