@@ -35,6 +35,25 @@ def _silu_and_mul(ops: Any, options: Mapping[str, Any], x: Tensor) -> Callable[[
     return lambda: ops.silu_and_mul(x)
 
 
+def _silu_and_mul_backward(ops: Any, options: Mapping[str, Any], grad: Tensor, x: Tensor) -> Callable[[], Any]:
+    """Its own gradient, which joins the two halves by torch's `cat`."""
+    x = x.detach().requires_grad_()
+    y = ops.silu_and_mul(x)
+    return lambda: torch.autograd.grad(y, x, grad, retain_graph=True)
+
+
+def _gelu_and_mul(ops: Any, options: Mapping[str, Any], x: Tensor) -> Callable[[], Any]:
+    """It takes the gate from the second half: other numbers, the same work."""
+    return lambda: ops.activation.geglu(x, -1, options["approximate"])
+
+
+def _rms_norm_backward(ops: Any, options: Mapping[str, Any], grad: Tensor, x: Tensor, w: Tensor) -> Callable[[], Any]:
+    """Its own gradient, which is given the reciprocal deviations of the forward pass."""
+    x, w = x.detach().requires_grad_(), w.detach().requires_grad_()
+    y = ops.rms_norm(x, (x.shape[-1],), w, 1e-6)
+    return lambda: torch.autograd.grad(y, (x, w), grad, retain_graph=True)
+
+
 def _rope(
     ops: Any, options: Mapping[str, Any], q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, _: None
 ) -> Callable[[], Any]:
@@ -66,8 +85,11 @@ def _scaled_linear(
 
 CALLS: Mapping[str, Callable[..., Callable[[], Any] | None]] = {
     "rms_norm": _rms_norm,
+    "rms_norm_backward": _rms_norm_backward,
     "layer_norm": _layer_norm,
     "silu_and_mul": _silu_and_mul,
+    "silu_and_mul_backward": _silu_and_mul_backward,
+    "gelu_and_mul": _gelu_and_mul,
     "apply_rope": _rope,
     "linear": _linear,
     "attention": _attention,
