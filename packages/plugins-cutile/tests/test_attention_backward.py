@@ -7,6 +7,7 @@ from cubins import compiled, kernels, layout, meta
 from opmux.plugin import parse_arch
 from opmux_cutile.attention import backward
 from opmux_cutile.attention.backward_configs import (
+    PAIRED,
     AttentionBackwardConfig,
     attention_backward_config,
     attention_backward_space,
@@ -68,6 +69,14 @@ def test_the_space_has_the_choice(dim, name) -> None:
     found = list(attention_backward_space(arch, features))
     assert found[0] == attention_backward_config(arch, features)
     assert len(set(found)) == len(found) > 3
+
+
+@pytest.mark.parametrize(("dim", "queries"), [(64, PAIRED), (128, AttentionConfig(128, 64, 8))])
+def test_two_blocks_fit_a_hopper_multiprocessor(dim, queries) -> None:
+    features = {"head_dim": dim, "value_dim": dim}
+    found = attention_backward_config(parse_arch("sm_90"), features)
+    assert (found.of_keys, found.of_queries) == (PAIRED, queries)
+    assert PAIRED not in (attention_backward_config(parse_arch("sm_100"), features).of_keys, found.of_keys_capped)
 
 
 @pytest.mark.parametrize(("arch", "instruction"), [("sm_90", "HGMMA"), ("sm_100", "UTCHMMA"), ("sm_120", "HMMA")])

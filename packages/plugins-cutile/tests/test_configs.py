@@ -97,9 +97,13 @@ def test_tokens_with_few_heads_share_a_block(heads, half, tokens) -> None:
 
 
 @pytest.mark.parametrize(
-    ("dims", "config"), [((128, 128), AttentionConfig(64, 128, 4, 2)), ((192, 128), AttentionConfig(128, 64, 8))]
-)
-def test_wide_heads_get_fewer_queries(dims, config) -> None:
+    ("dims", "config"),
+    [
+        ((64, 64), AttentionConfig(64, 64, 4, 4)), ((40, 80), AttentionConfig(64, 128, 4, 2)),
+        ((128, 128), AttentionConfig(64, 128, 4, 2)), ((192, 128), AttentionConfig(128, 64, 8)),
+    ],
+)  # fmt: skip
+def test_the_tile_of_attention_on_hopper(dims, config) -> None:
     features = dict(zip(("head_dim", "value_dim"), dims, strict=True))
     assert attention_config(ARCH, features) == config
     assert config in list(attention_space(ARCH, features))

@@ -43,12 +43,15 @@ def statistics(
 
 
 def slopes(found, other, low, moved, scale, cap, CAPPED: ct.Constant[bool]):
-    """Probabilities, and gradients of scores before the cap: of products q . k, and of products grad . v."""
+    """Probabilities, and gradients of scores before the cap: of products q . k, and of products grad . v.
+
+    A subnormal probability is 0.
+    """
     if CAPPED:
         bent = ct.tanh(found * (scale / cap))
-        share = ct.exp2(bent * (cap * LOG2E) - low)
+        share = ct.exp2(bent * (cap * LOG2E) - low, flush_to_zero=True)
         return share, share * (other + moved) * (1.0 - bent * bent)
-    share = ct.exp2(found * (scale * LOG2E) - low)
+    share = ct.exp2(found * (scale * LOG2E) - low, flush_to_zero=True)
     return share, share * (other + moved)
 
 

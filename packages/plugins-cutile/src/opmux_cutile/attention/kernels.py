@@ -25,11 +25,14 @@ def score(a, keys, batch, kv_head, n, scale, cap, BLOCK_N: ct.Constant[int], DIM
 
 
 def soften(found, top, total):
-    """Take a block of scores into the softmax so far: its largest score and sum, this block's shares, what shrinks."""
+    """Take a block of scores into the softmax so far: its largest score and sum, this block's shares, what shrinks.
+
+    A subnormal share is 0, which takes one instruction; to compute it takes four.
+    """
     highest = ct.maximum(top, ct.max(found, axis=1, keepdims=True))
     anchor = ct.where(highest == -float("inf"), 0.0, highest)
-    share = ct.exp2(found - anchor)
-    shrunk = ct.exp2(top - anchor)
+    share = ct.exp2(found - anchor, flush_to_zero=True)
+    shrunk = ct.exp2(top - anchor, flush_to_zero=True)
     return highest, total * shrunk + ct.sum(share, axis=1, keepdims=True), share, shrunk
 
 

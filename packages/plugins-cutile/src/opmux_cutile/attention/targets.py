@@ -1,6 +1,7 @@
 """What the core calls for attention."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -15,6 +16,8 @@ from opmux_cutile.tiles import power_of_two
 MODULE = "opmux_cutile.attention.kernels"
 OPEN = 1 << 29
 """Keys that a side without a bound sees: more than any sequence has."""
+MOST_WINDOWED = 3
+"""Blocks on a multiprocessor where a window has a loop for each of its edges: four leave too few registers."""
 MOST_GRID = 65535
 """Blocks of a grid in its second and third dim."""
 Maker = Callable[..., TileKernel]
@@ -162,4 +165,6 @@ def _kernel(
     parameters: tuple[Parameter, ...] = (
         heads, heads, heads, *offsets, logits, heads, lse, *numbers, *map(Constant, sizes),
     )  # fmt: skip
+    if windowed and config.occupancy > MOST_WINDOWED:
+        config = replace(config, occupancy=MOST_WINDOWED)
     return TileKernel(op, MODULE, name, parameters, config.hints)
