@@ -40,7 +40,7 @@ import opmux
 from opmux.plugin import Taker, parse_arch, takers
 from opmux.testing import fitted, subject
 from opmux.testing.cases import gradient_case
-from opmux_cutile.attention.configs import AttentionConfig
+from opmux_cutile.attention.configs import ForwardConfig
 from opmux_cutile.gates.configs import GatedConfig
 from opmux_cutile.launching import TileKernel, recording
 from opmux_cutile.norms.configs import NormConfig
@@ -63,7 +63,7 @@ OTHERS: dict[str, tuple[object, ...]] = {
     "rms_norm": (NormConfig(1, 0, 8),),
     "gelu_and_mul": (GatedConfig(1, 1024, 8), GatedConfig(1, 4096, 4)),
     "scaled_linear": (LinearConfig(256, 128, 128, 8, 2), LinearConfig(64, 256, 128), LinearConfig(128, 128, 128, 0)),
-    "attention": (AttentionConfig(128, 128, 8), AttentionConfig(64, 128, 4), AttentionConfig(64, 64, 4, 2)),
+    "attention": (ForwardConfig(128, 128, 8), ForwardConfig(64, 128, 4), ForwardConfig(64, 64, 4, 2)),
 }  # fmt: skip
 """By op: configs that are timed beside the heuristic's."""
 

@@ -3,7 +3,7 @@
 import pytest
 
 from opmux.plugin import parse_arch
-from opmux_cutile.attention.configs import AttentionConfig, attention_config, attention_space
+from opmux_cutile.attention.configs import AttentionConfig, ForwardConfig, attention_config, attention_space
 from opmux_cutile.attention.gathered.configs import gathered_config as gathered_heads_config
 from opmux_cutile.attention.gathered.configs import gathered_space as gathered_heads_space
 from opmux_cutile.attention.implementations import TILES
@@ -99,20 +99,30 @@ def test_tokens_with_few_heads_share_a_block(heads, half, tokens) -> None:
 @pytest.mark.parametrize(
     ("dims", "config"),
     [
-        ((64, 64), AttentionConfig(64, 64, 4, 4)), ((40, 80), AttentionConfig(64, 128, 4, 2)),
-        ((128, 128), AttentionConfig(64, 128, 4, 2)), ((192, 128), AttentionConfig(128, 64, 8)),
+        ((64, 64), ForwardConfig(64, 64, 4, 4, AttentionConfig(64, 128, 4, 2))),
+        ((40, 80), ForwardConfig(64, 128, 4, 2)),
+        ((128, 128), ForwardConfig(64, 128, 4, 2)), ((192, 128), ForwardConfig(128, 64, 8)),
     ],
 )  # fmt: skip
 def test_the_tile_of_attention_on_hopper(dims, config) -> None:
     features = dict(zip(("head_dim", "value_dim"), dims, strict=True))
     assert attention_config(ARCH, features) == config
-    assert config in list(attention_space(ARCH, features))
+    assert next(attention_space(ARCH, features)) == config
+
+
+def test_the_tile_of_a_call_of_few_blocks() -> None:
+    config = attention_config(ARCH, {"head_dim": 64, "value_dim": 64})
+    assert config.of_call(132) == AttentionConfig(64, 128, 4, 2)
+    assert config.of_call(133) == config
+    assert ForwardConfig(64, 64, 4, 4).of_call(1) == ForwardConfig(64, 64, 4, 4)
+    wide = ForwardConfig(64, 128, 4, 2)
+    assert wide.of_call(1) == wide
 
 
 @pytest.mark.parametrize("arch", ["sm_120", "sm_121"])
 def test_one_group_of_warps_where_both_operands_come_from_registers(arch) -> None:
     for dim, config in (
-        (64, AttentionConfig(128, 128, 8)), (128, AttentionConfig(64, 64, 4)), ):  # fmt: skip
+        (64, ForwardConfig(128, 128, 8)), (128, ForwardConfig(64, 64, 4)), ):  # fmt: skip
         features = {"head_dim": dim, "value_dim": 64}
         assert attention_config(parse_arch(arch), features) == config
         assert config in list(attention_space(parse_arch(arch), features))
@@ -122,7 +132,7 @@ def test_one_group_of_warps_where_both_operands_come_from_registers(arch) -> Non
 def test_narrow_heads_get_fewer_keys_where_threads_copy_them(dims, queries, keys) -> None:
     features = dict(zip(("head_dim", "value_dim"), dims, strict=True))
     found = gathered_heads_config(parse_arch("sm_80"), features)
-    assert found == AttentionConfig(queries, keys, 4)
+    assert found == ForwardConfig(queries, keys, 4)
     tried = list(gathered_heads_space(parse_arch("sm_80"), features))
     assert tried.count(found) == 1
     assert len(set(tried)) == len(tried) > 3
@@ -137,8 +147,8 @@ def test_codes_have_fewer_queries_of_a_block_where_more_spill() -> None:
 
 def test_wide_heads_that_threads_copy_have_two_groups_of_warps() -> None:
     features = {"head_dim": 192, "value_dim": 128}
-    assert registers_config(parse_arch("sm_120"), features) == AttentionConfig(32, 32, 8)
-    assert next(registers_space(parse_arch("sm_120"), features)) == AttentionConfig(32, 32, 8)
+    assert registers_config(parse_arch("sm_120"), features) == ForwardConfig(32, 32, 8)
+    assert next(registers_space(parse_arch("sm_120"), features)) == ForwardConfig(32, 32, 8)
     for dim in (64, 128):
         features = {"head_dim": dim, "value_dim": 64}
         assert registers_config(parse_arch("sm_120"), features) == attention_config(parse_arch("sm_120"), features)
@@ -198,6 +208,7 @@ def test_the_space_has_the_choice_and_fits() -> None:
         (RopeConfig, (1, 128, 40), "occupancy expected 0 to 32, got 40"),
         (AttentionConfig, (100, 64), "block_m expected one of 16, 32, 64, 128, 256, got 100"),
         (AttentionConfig, (64, 64, 5), "warps expected one of 0, 4, 8, got 5"),
+        (ForwardConfig, (64, 64, 4, 4, AttentionConfig(128, 64)), "few expected block_m of 64, got 128"),
         (LinearConfig, (100, 64, 64), "block_m expected one of 16, 32, 64, 128, 256, got 100"),
         (ScaledConfig, (64, 64, 128, 0, 1, 8, True), "block_n, block_k expected 128, 128 where turned, got 64, 128"),
         (ScaledConfig, (64, 128, 128, 0, 1, 8, False, 2), "occupancy expected 0, or up to 8 where turned, got 2"),

@@ -40,15 +40,42 @@ class AttentionConfig:
         return found | ({"occupancy": self.occupancy} if self.occupancy else {})
 
 
+@dataclass(frozen=True)
+class ForwardConfig(AttentionConfig):
+    """The tile of a block, and that of calls that have few of them.
+
+    Attributes:
+        few: the tile where a call has up to `FEW` blocks, with as many queries; None for the same one.
+
+    Raises:
+        ValueError: where a size is none of those of `AttentionConfig`, or `few` has other queries.
+    """
+
+    few: AttentionConfig | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.few and self.few.block_m != self.block_m:
+            raise ValueError(f"few expected block_m of {self.block_m}, got {self.few.block_m}")
+
+    def of_call(self, blocks: int) -> AttentionConfig:
+        """The tile of a call with so many blocks of queries."""
+        return self.few if self.few and blocks <= FEW else self
+
+
+FEW = 132
+"""Blocks of which a multiprocessor of an H100 or H200 has one at most."""
+
 IN_REGISTERS = ("sm_120", "sm_121")
 """Archs whose matrix units take both operands from registers, and that have a copy engine."""
 
 
-def attention_config(arch: Arch, features: Mapping[str, Any]) -> AttentionConfig:
+def attention_config(arch: Arch, features: Mapping[str, Any]) -> ForwardConfig:
     """Two blocks with 64 queries each on a Hopper multiprocessor; elsewhere one with two groups of warps of as many.
 
     With heads up to 64 a Hopper multiprocessor has four such blocks, with steps of 64 keys: on an H200 that is 1.03 to
-    1.07 times as fast as two blocks with steps of 128 keys.
+    1.07 times as fast as two blocks with steps of 128 keys, and 0.70 to 0.78 times where there is a block for each
+    multiprocessor.
 
     Where heads are wide, steps have 64 keys, and a block two groups of warps: with one, a soft cap under a mask spills
     registers. On Blackwell it does so with 128 queries, too. Where the matrix units take both operands from registers,
@@ -56,19 +83,24 @@ def attention_config(arch: Arch, features: Mapping[str, Any]) -> AttentionConfig
     """
     widest = power_of_two(max(features["head_dim"], features["value_dim"]))
     if widest > 128:
-        return AttentionConfig(128 if arch.name == "sm_90" else 64, 64, 8)
+        return ForwardConfig(128 if arch.name == "sm_90" else 64, 64, 8)
     if arch.name in IN_REGISTERS and widest > 64:
-        return AttentionConfig(64, 64, 4)
+        return ForwardConfig(64, 64, 4)
     if arch.name != "sm_90":
-        return AttentionConfig(128, 128, 8)
-    return AttentionConfig(64, 128, 4, 2) if widest > 64 else AttentionConfig(64, 64, 4, 4)
+        return ForwardConfig(128, 128, 8)
+    if widest > 64:
+        return ForwardConfig(64, 128, 4, 2)
+    return ForwardConfig(64, 64, 4, 4, AttentionConfig(64, 128, 4, 2))
 
 
-def attention_space(arch: Arch, features: Mapping[str, Any]) -> Iterator[AttentionConfig]:
-    """Blocks whose sums and scores fit the registers."""
+def attention_space(arch: Arch, features: Mapping[str, Any]) -> Iterator[ForwardConfig]:
+    """The choice, and other blocks whose sums and scores fit the registers."""
     widest = power_of_two(max(features["head_dim"], features["value_dim"]))
+    chosen = attention_config(arch, features)
+    yield chosen
     for block_m, warps in ((64, 4), (128, 8), (256, 8), (128, 4)):
         for block_n in (32, 64, 128, 256):
             if block_m * (widest + block_n) <= warps * 32 * 224:
                 for occupancy in (0, 1, 2) if widest > 64 or warps > 4 else (0, 1, 2, 4):
-                    yield AttentionConfig(block_m, block_n, warps, occupancy)
+                    if (config := ForwardConfig(block_m, block_n, warps, occupancy)) != chosen:
+                        yield config

@@ -63,7 +63,7 @@ def forward(
         ),
         features=(Exact("head_dim"), Exact("value_dim")),
         config=f"{module}.configs:{config}_config",
-        config_schema="opmux_cutile.attention.configs:AttentionConfig",
+        config_schema="opmux_cutile.attention.configs:ForwardConfig",
         space=f"{module}.configs:{config}_space",
         capturable=True,
         deterministic=True,

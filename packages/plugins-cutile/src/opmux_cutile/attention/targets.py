@@ -1,5 +1,7 @@
 """What the core calls for attention."""
 
+import math
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
@@ -8,7 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from opmux_cutile.attention.configs import AttentionConfig
+from opmux_cutile import launching
+from opmux_cutile.attention.configs import AttentionConfig, ForwardConfig
 from opmux_cutile.launching import TileKernel, launch
 from opmux_cutile.parameters import Array, Constant, Parameter, Scalar
 from opmux_cutile.tiles import power_of_two
@@ -25,14 +28,14 @@ Maker = Callable[..., TileKernel]
 
 
 def attention(
-    q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, *, config: AttentionConfig, **scoring: Any
+    q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, *, config: ForwardConfig, **scoring: Any
 ) -> Tensor:
     """The op `attention`."""
     return dense("attention", q, k, v, sinks, False, config, scoring)[0]
 
 
 def attention_lse(
-    q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, *, config: AttentionConfig, **scoring: Any
+    q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, *, config: ForwardConfig, **scoring: Any
 ) -> tuple[Tensor, Tensor]:
     """The op `attention_lse`."""
     return dense("attention_lse", q, k, v, sinks, True, config, scoring)
@@ -40,7 +43,7 @@ def attention_lse(
 
 def attention_varlen(
     q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, sinks: Tensor | None, *,
-    max_seqlen_q: int, max_seqlen_k: int, config: AttentionConfig, **scoring: Any,
+    max_seqlen_q: int, max_seqlen_k: int, config: ForwardConfig, **scoring: Any,
 ) -> Tensor:  # fmt: skip
     """The op `attention_varlen`."""
     offsets = cu_seqlens_q, cu_seqlens_k
@@ -49,7 +52,7 @@ def attention_varlen(
 
 def attention_varlen_lse(
     q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, sinks: Tensor | None, *,
-    max_seqlen_q: int, max_seqlen_k: int, config: AttentionConfig, **scoring: Any,
+    max_seqlen_q: int, max_seqlen_k: int, config: ForwardConfig, **scoring: Any,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """The op `attention_varlen_lse`."""
     offsets = cu_seqlens_q, cu_seqlens_k
@@ -64,7 +67,7 @@ def kernel_of_tiles(
 
 
 def dense(
-    op: str, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, wants_lse: bool, config: AttentionConfig,
+    op: str, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, wants_lse: bool, config: ForwardConfig,
     scoring: dict[str, Any], make: Maker = kernel_of_tiles,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Attention of sequences of equal lengths, and its lse, which is empty where nobody wants it."""
@@ -81,7 +84,7 @@ def dense(
 
 def ragged(
     op: str, q: Tensor, k: Tensor, v: Tensor, offsets: tuple[Tensor, Tensor], sinks: Tensor | None, longest: int,
-    wants_lse: bool, config: AttentionConfig, scoring: dict[str, Any], make: Maker = kernel_of_tiles,
+    wants_lse: bool, config: ForwardConfig, scoring: dict[str, Any], make: Maker = kernel_of_tiles,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Attention of sequences one after the other, and its lse, which is empty where nobody wants it."""
     tokens, heads, _ = q.shape
@@ -101,7 +104,7 @@ def ragged(
 
 def _launch(
     op: str, name: str, given: tuple[Tensor, ...], offsets: tuple[Tensor, ...], sinks: Tensor | None, out: Tensor,
-    lse: Tensor, wants_lse: bool, queries: int, sequences: int, config: AttentionConfig, scoring: dict[str, Any],
+    lse: Tensor, wants_lse: bool, queries: int, sequences: int, config: ForwardConfig, scoring: dict[str, Any],
     make: Maker,
 ) -> None:  # fmt: skip
     q, k, v = map(apart, given)
@@ -110,11 +113,13 @@ def _launch(
     cap = scoring["softcap"]
     scale = q.shape[-1] ** -0.5 if scoring["scale"] is None else scoring["scale"]
     heads = q.shape[2]
-    kernel = make(
-        op, name, config, _name(q), q.shape[-1], v.shape[-1], cap > 0.0,
-        left >= 0 or right >= 0, left >= 0, None if sinks is None else _name(sinks), wants_lse,
-    )  # fmt: skip
+    traits = cap > 0.0, left >= 0 or right >= 0, left >= 0, None if sinks is None else _name(sinks), wants_lse
     grid = -(-queries // config.block_m), heads, sequences
+    tile = config.of_call(math.prod(grid))
+    kernel = make(op, name, tile, _name(q), q.shape[-1], v.shape[-1], *traits)
+    if (others := launching.others()) is not None:
+        others += [make(op, name, config.of_call(blocks), _name(q), q.shape[-1], v.shape[-1], *traits)
+                   for blocks in (1, sys.maxsize)]  # fmt: skip
     logits = lse.as_strided((1,), (1,)) if sinks is None else sinks
     bounds = (OPEN if left < 0 else min(left, OPEN)), (OPEN if right < 0 else min(right, OPEN))
     launch(kernel, grid, q, k, v, *offsets, logits, out, lse, scale, cap or 1.0, *bounds, heads // k.shape[2])

@@ -9,26 +9,26 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from opmux.plugin import Arch
-from opmux_cutile.attention.configs import AttentionConfig
+from opmux_cutile.attention.configs import ForwardConfig
 from opmux_cutile.tiles import power_of_two
 
 WIDEST = 128
 """Heads."""
-CAPPED = AttentionConfig(64, 32, 8)
+CAPPED = ForwardConfig(64, 32, 8)
 """The tile where scores are capped and no window leaves keys out, whatever the config."""
 
 
-def gathered_config(arch: Arch, features: Mapping[str, Any]) -> AttentionConfig:
+def gathered_config(arch: Arch, features: Mapping[str, Any]) -> ForwardConfig:
     """64 queries and a group of warps; 64 keys in a step, or 32 where heads are narrow: more of them are read ahead."""
     widest = power_of_two(max(features["head_dim"], features["value_dim"]))
-    return AttentionConfig(64, 64 if widest > 64 else 32, 4)
+    return ForwardConfig(64, 64 if widest > 64 else 32, 4)
 
 
-def gathered_space(arch: Arch, features: Mapping[str, Any]) -> Iterator[AttentionConfig]:
+def gathered_space(arch: Arch, features: Mapping[str, Any]) -> Iterator[ForwardConfig]:
     """The choice, and blocks of other sizes."""
     chosen = gathered_config(arch, features)
     yield chosen
     for block_m, warps in ((64, 4), (128, 8)):
         for block_n in (32, 64):
-            if (config := AttentionConfig(block_m, block_n, warps)) != chosen:
+            if (config := ForwardConfig(block_m, block_n, warps)) != chosen:
                 yield config

@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor
 
 from opmux_cutile.attention import targets
-from opmux_cutile.attention.configs import AttentionConfig
+from opmux_cutile.attention.configs import AttentionConfig, ForwardConfig
 from opmux_cutile.attention.gathered.configs import CAPPED
 from opmux_cutile.launching import TileKernel
 from opmux_cutile.parameters import Array, Constant, Parameter, Scalar
@@ -18,14 +18,14 @@ NARROWEST = 64
 
 
 def attention(
-    q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, *, config: AttentionConfig, **scoring: Any
+    q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, *, config: ForwardConfig, **scoring: Any
 ) -> Tensor:
     """The op `attention`."""
     return targets.dense("attention", q, k, v, sinks, False, tile_of(config, scoring), scoring, kernel_of_rows)[0]
 
 
 def attention_lse(
-    q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, *, config: AttentionConfig, **scoring: Any
+    q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, *, config: ForwardConfig, **scoring: Any
 ) -> tuple[Tensor, Tensor]:
     """The op `attention_lse`."""
     return targets.dense("attention_lse", q, k, v, sinks, True, tile_of(config, scoring), scoring, kernel_of_rows)
@@ -33,7 +33,7 @@ def attention_lse(
 
 def attention_varlen(
     q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, sinks: Tensor | None, *,
-    max_seqlen_q: int, max_seqlen_k: int, config: AttentionConfig, **scoring: Any,
+    max_seqlen_q: int, max_seqlen_k: int, config: ForwardConfig, **scoring: Any,
 ) -> Tensor:  # fmt: skip
     """The op `attention_varlen`."""
     offsets = cu_seqlens_q, cu_seqlens_k
@@ -54,7 +54,7 @@ def attention_varlen(
 
 def attention_varlen_lse(
     q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, sinks: Tensor | None, *,
-    max_seqlen_q: int, max_seqlen_k: int, config: AttentionConfig, **scoring: Any,
+    max_seqlen_q: int, max_seqlen_k: int, config: ForwardConfig, **scoring: Any,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """The op `attention_varlen_lse`."""
     offsets = cu_seqlens_q, cu_seqlens_k
@@ -73,7 +73,7 @@ def attention_varlen_lse(
     )
 
 
-def tile_of(config: AttentionConfig, scoring: dict[str, Any]) -> AttentionConfig:
+def tile_of(config: ForwardConfig, scoring: dict[str, Any]) -> ForwardConfig:
     """The tile of a call."""
     return CAPPED if scoring["softcap"] > 0.0 and scoring["window"][0] < 0 else config
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import Tensor
 
-from opmux_cutile.attention.configs import AttentionConfig
+from opmux_cutile.attention.configs import AttentionConfig, ForwardConfig
 from opmux_cutile.attention.gathered.targets import kernel_of_rows
 from opmux_cutile.attention.registers.configs import WIDEST_OF_TILES
 from opmux_cutile.attention.targets import dense, kernel_of_tiles, ragged
@@ -12,14 +12,14 @@ from opmux_cutile.launching import TileKernel
 
 
 def attention(
-    q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, *, config: AttentionConfig, **scoring: Any
+    q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, *, config: ForwardConfig, **scoring: Any
 ) -> Tensor:
     """The op `attention`."""
     return dense("attention", q, k, v, sinks, False, config, scoring, kernel_of)[0]
 
 
 def attention_lse(
-    q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, *, config: AttentionConfig, **scoring: Any
+    q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, *, config: ForwardConfig, **scoring: Any
 ) -> tuple[Tensor, Tensor]:
     """The op `attention_lse`."""
     return dense("attention_lse", q, k, v, sinks, True, config, scoring, kernel_of)
@@ -27,7 +27,7 @@ def attention_lse(
 
 def attention_varlen(
     q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, sinks: Tensor | None, *,
-    max_seqlen_q: int, max_seqlen_k: int, config: AttentionConfig, **scoring: Any,
+    max_seqlen_q: int, max_seqlen_k: int, config: ForwardConfig, **scoring: Any,
 ) -> Tensor:  # fmt: skip
     """The op `attention_varlen`."""
     offsets = cu_seqlens_q, cu_seqlens_k
@@ -36,7 +36,7 @@ def attention_varlen(
 
 def attention_varlen_lse(
     q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, sinks: Tensor | None, *,
-    max_seqlen_q: int, max_seqlen_k: int, config: AttentionConfig, **scoring: Any,
+    max_seqlen_q: int, max_seqlen_k: int, config: ForwardConfig, **scoring: Any,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """The op `attention_varlen_lse`."""
     offsets = cu_seqlens_q, cu_seqlens_k
