@@ -17,6 +17,15 @@ def rows_of(x, batch, rows, head, last, DIM: ct.Constant[int], MASKED: ct.Consta
     return ct.gather(x, place)
 
 
+def soften_exactly(found, top, total):
+    """As `soften`, with subnormal shares: without them the compiler spills registers for wide heads on `sm_120`."""
+    highest = ct.maximum(top, ct.max(found, axis=1, keepdims=True))
+    anchor = ct.where(highest == -float("inf"), 0.0, highest)
+    share = ct.exp2(found - anchor)
+    shrunk = ct.exp2(top - anchor)
+    return highest, total * shrunk + ct.sum(share, axis=1, keepdims=True), share, shrunk
+
+
 def step(
     a, k, v, batch, start, kv_head, n, seq_k, positions, scale, cap, left, right, top, total, mean,
     BLOCK_N: ct.Constant[int], DIM: ct.Constant[int], WIDTH: ct.Constant[int], CAPPED: ct.Constant[bool],
@@ -38,7 +47,10 @@ def step(
         if WINDOWED:
             seen = seen & (keys[None, :] >= positions - left)
         found = ct.where(seen, found, -float("inf"))
-    top, total, share, shrunk = soften(found, top, total)
+    if WIDTH > 128:
+        top, total, share, shrunk = soften_exactly(found, top, total)
+    else:
+        top, total, share, shrunk = soften(found, top, total)
     return top, total, ct.mma(share.astype(a.dtype), c, mean * shrunk)
 
 
