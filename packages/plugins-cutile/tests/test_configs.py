@@ -112,11 +112,20 @@ def test_the_tile_of_attention_on_hopper(dims, config) -> None:
 
 def test_the_tile_of_a_call_of_few_blocks() -> None:
     config = attention_config(ARCH, {"head_dim": 64, "value_dim": 64})
-    assert config.of_call(132) == AttentionConfig(64, 128, 4, 2)
-    assert config.of_call(133) == config
-    assert ForwardConfig(64, 64, 4, 4).of_call(1) == ForwardConfig(64, 64, 4, 4)
+    few = AttentionConfig(64, 128, 4, 2)
+    assert config.tiles(264, True) == (few, config)
+    assert config.tiles(265, True) == (config, few)
+    assert config.tiles(265, False) == (few,)
     wide = ForwardConfig(64, 128, 4, 2)
-    assert wide.of_call(1) == wide
+    assert wide.tiles(1, True) == (wide,)
+
+
+def test_tuning_keeps_the_tile_of_few_blocks() -> None:
+    features = {"head_dim": 64, "value_dim": 64}
+    few = attention_config(ARCH, features).few
+    found = list(attention_space(ARCH, features))
+    assert {config.few for config in found if config.block_m == 64} == {few}
+    assert [(c.block_m, c.block_n, c.warps) for c in found if c.occupancy == 4] == [(64, 64, 4), (64, 32, 4)]
 
 
 @pytest.mark.parametrize("arch", ["sm_120", "sm_121"])

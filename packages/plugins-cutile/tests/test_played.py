@@ -11,7 +11,7 @@ from played.launches import on
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
-from cases import PAGED_LENGTHS, Example, checked, heads_of, paged_of
+from cases import PAGED_LENGTHS, Example, checked, drawn, heads_of, paged_of
 from gradient_cases import checked as gradient_cases
 from on_gpu import difference, outputs
 from turned_on_gpu import kinds, one
@@ -24,6 +24,7 @@ from opmux.testing.cases import cases_of
 from opmux.testing.execution import ops_of
 from opmux_cutile.attention.gathered.configs import WIDEST
 from opmux_cutile.gates.configs import GatedConfig
+from opmux_cutile.launching import noting
 from opmux_cutile.paged import targets as paged
 from opmux_cutile.paged.targets import splits_of
 from opmux_cutile.quantization import targets as quantization
@@ -48,6 +49,44 @@ def compare(example: Example, arch: str = "sm_90", backend: str = "cutile") -> N
 
 
 CALLS = {op: list(found) for op, found in groupby(sorted(checked(), key=lambda e: e.op), key=lambda e: e.op)}
+
+
+def _narrow(ragged: bool, dim: int, width: int) -> list[torch.Tensor | None]:
+    """Queries, keys and values of narrow heads, of more than 264 blocks: a Hopper multiprocessor has four of them."""
+    dense = (1, 260, 60, dim), (1, 270, 6, dim), (1, 270, 6, width)
+    sizes = ((150, 70, dim), (150, 7, dim), (150, 7, width)) if ragged else dense
+    tensors: list[torch.Tensor | None] = [drawn("cpu", *size) for size in sizes]
+    starts = torch.tensor([0, 70, 70, 150], dtype=torch.int32)
+    return [*tensors, starts, starts, None] if ragged else [*tensors, None]
+
+
+@pytest.mark.parametrize(("dim", "width"), [(64, 64), (40, 24)])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("ragged", [False, True])
+def test_narrow_heads_are_right_where_blocks_share_a_multiprocessor(
+    ragged: bool, causal: bool, dim: int, width: int
+) -> None:
+    op = "attention_varlen" if ragged else "attention"
+    options = {"causal": causal} | ({"max_seqlen_q": 80, "max_seqlen_k": 80} if ragged else {})
+    example = Example(op, f"{dim} {width}", lambda d: _narrow(ragged, dim, width), options)
+    with torch.no_grad(), on("sm_90"), noting() as launches:
+        outputs(example, "cutile", "cpu")
+    assert [kernel.hints["occupancy"] for kernel, *_ in launches] == [4]
+    compare(example)
+
+
+@pytest.mark.parametrize(("backend", "arch", "dim", "kept"), [
+    ("cutile", "sm_90", 64, False), ("cutile:gathered", "sm_80", 64, False), ("cutile:registers", "sm_120", 192, True),
+])  # fmt: skip
+def test_subnormal_shares_are_zero_but_of_wide_heads_whose_rows_threads_copy(backend, arch, dim, kept) -> None:
+    q = torch.full((1, 1, 1, dim), 1.0, dtype=torch.bfloat16)
+    k = torch.zeros(1, 2, 1, dim, dtype=torch.bfloat16)
+    k[0, 1, 0, 0] = -130.0 / 1.4426950408889634
+    v = torch.zeros_like(k)
+    v[0, 1] = 1e38
+    with torch.no_grad(), on(arch):
+        found = opmux.attention(q, k, v, None, scale=1.0, backend=backend)
+    assert bool(found.any()) is kept
 
 
 @pytest.mark.parametrize("op", CALLS)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from cubins import kernel, meta
+from cubins import kernel, kernels, meta
 
 import opmux
 from opmux.shapes import Point
@@ -79,3 +79,13 @@ def test_an_arch_that_the_compiler_does_not_know_is_its_error(tmp_path: Path) ->
 def test_kernels_of_records_that_are_taken_by_their_own_name_alone_are_built_too(arch, name) -> None:
     found = takers_of(opmux.linear, meta(4, 16), meta(8, 16), None, arch=arch)
     assert [taker.implementation.full_name for taker in found] == [name]
+
+
+@pytest.mark.parametrize(("seq", "options", "occupancy"), [
+    (1024, {}, [2, 4]), (16384, {}, [4, 2]), (16384, {"window": (100, 0)}, [2]), (16384, {"softcap": 5.0}, [2]),
+])  # fmt: skip
+def test_a_call_of_narrow_heads_has_the_tile_for_another_number_of_blocks_built_too(seq, options, occupancy) -> None:
+    q, k = meta(1, seq, 8, 64), meta(1, seq, 2, 64)
+    found = kernels("attention", q, k, k, None, causal=True, **options)
+    assert [each.hints["occupancy"] for each in found] == occupancy
+    assert [each.hints["occupancy"] for each in kernels("attention_lse", q, k, k, None)] == [2]

@@ -45,7 +45,8 @@ class ForwardConfig(AttentionConfig):
     """The tile of a block, and that of calls that have few of them.
 
     Attributes:
-        few: the tile where a call has up to `FEW` blocks, with as many queries; None for the same one.
+        few: the tile of calls of up to `FEW` blocks, and of those with a window on the left, a cap, sinks or an lse,
+            with as many queries; None for the same one.
 
     Raises:
         ValueError: where a size is none of those of `AttentionConfig`, or `few` has other queries.
@@ -58,13 +59,22 @@ class ForwardConfig(AttentionConfig):
         if self.few and self.few.block_m != self.block_m:
             raise ValueError(f"few expected block_m of {self.block_m}, got {self.few.block_m}")
 
-    def of_call(self, blocks: int) -> AttentionConfig:
-        """The tile of a call with so many blocks of queries."""
-        return self.few if self.few and blocks <= FEW else self
+    def tiles(self, blocks: int, plain: bool) -> tuple[AttentionConfig, ...]:
+        """The tile of a call, and then that of calls like it with another number of blocks.
+
+        Args:
+            blocks: of queries, of all heads and sequences.
+            plain: whether it has none of what takes `few` whatever its blocks.
+        """
+        if self.few is None:
+            return (self,)
+        if not plain:
+            return (self.few,)
+        return (self.few, self) if blocks <= FEW else (self, self.few)
 
 
-FEW = 132
-"""Blocks of which a multiprocessor of an H100 or H200 has one at most."""
+FEW = 264
+"""Blocks that an H100 or H200 of 132 multiprocessors takes at once, two on each."""
 
 IN_REGISTERS = ("sm_120", "sm_121")
 """Archs whose matrix units take both operands from registers, and that have a copy engine."""
@@ -74,8 +84,8 @@ def attention_config(arch: Arch, features: Mapping[str, Any]) -> ForwardConfig:
     """Two blocks with 64 queries each on a Hopper multiprocessor; elsewhere one with two groups of warps of as many.
 
     With heads up to 64 a Hopper multiprocessor has four such blocks, with steps of 64 keys: on an H200 that is 1.03 to
-    1.07 times as fast as two blocks with steps of 128 keys, and 0.70 to 0.78 times where there is a block for each
-    multiprocessor.
+    1.07 times as fast as two blocks with steps of 128 keys. Calls of few blocks are slower so. Those with a window, a
+    cap, sinks or an lse have run in the tile of few blocks alone; with a window, four blocks spill registers.
 
     Where heads are wide, steps have 64 keys, and a block two groups of warps: with one, a soft cap under a mask spills
     registers. On Blackwell it does so with 128 queries, too. Where the matrix units take both operands from registers,
@@ -101,6 +111,8 @@ def attention_space(arch: Arch, features: Mapping[str, Any]) -> Iterator[Forward
     for block_m, warps in ((64, 4), (128, 8), (256, 8), (128, 4)):
         for block_n in (32, 64, 128, 256):
             if block_m * (widest + block_n) <= warps * 32 * 224:
-                for occupancy in (0, 1, 2) if widest > 64 or warps > 4 else (0, 1, 2, 4):
-                    if (config := ForwardConfig(block_m, block_n, warps, occupancy)) != chosen:
+                four = warps == 4 and block_m * (widest + block_n) <= warps * 32 * 64
+                for occupancy in (0, 1, 2, 4) if four else (0, 1, 2):
+                    few = chosen.few if block_m == chosen.block_m else None
+                    if (config := ForwardConfig(block_m, block_n, warps, occupancy, few)) != chosen:
                         yield config

@@ -1,9 +1,6 @@
 """What the core calls for attention."""
 
-import math
-import sys
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -19,8 +16,6 @@ from opmux_cutile.tiles import power_of_two
 MODULE = "opmux_cutile.attention.kernels"
 OPEN = 1 << 29
 """Keys that a side without a bound sees: more than any sequence has."""
-MOST_WINDOWED = 3
-"""Blocks on a multiprocessor where a window has a loop for each of its edges: four leave too few registers."""
 MOST_GRID = 65535
 """Blocks of a grid in its second and third dim."""
 Maker = Callable[..., TileKernel]
@@ -74,10 +69,11 @@ def dense(
     batch, seq_q, heads, _ = q.shape
     out = q.new_empty((*q.shape[:-1], v.shape[-1]))
     lse = q.new_empty((batch, heads, seq_q), dtype=torch.float32) if wants_lse else q.new_empty(0, dtype=torch.float32)
+    tiles = config.tiles(-(-seq_q // config.block_m) * heads * batch, _plain(scoring, sinks, wants_lse))
     for first in range(0, batch if out.numel() else 0, MOST_GRID):
         q_part, k_part, v_part, out_part = (x[first : first + MOST_GRID] for x in (q, k, v, out))
         rows = lse[first : first + MOST_GRID] if wants_lse else out_part[..., 0]
-        _launch(op, "dense", (q_part, k_part, v_part), (), sinks, out_part, rows, wants_lse, seq_q, len(q_part), config,
+        _launch(op, "dense", (q_part, k_part, v_part), (), sinks, out_part, rows, wants_lse, seq_q, len(q_part), tiles,
                 scoring, make)  # fmt: skip
     return out, lse
 
@@ -95,18 +91,24 @@ def ragged(
     if out.numel() and longest:
         rows = lse[None] if wants_lse else out[None, ..., 0]
         starts = tuple(offset.contiguous() for offset in offsets)
+        tiles = config.tiles(-(-longest // config.block_m) * heads * batch, _plain(scoring, sinks, wants_lse))
         for first in range(0, batch, MOST_GRID):
             part = tuple(s[first : first + MOST_GRID + 1] for s in starts)
             _launch(op, "ragged", (q[None], k[None], v[None]), part, sinks, out[None], rows, wants_lse, longest,
-                    len(part[0]) - 1, config, scoring, make)  # fmt: skip
+                    len(part[0]) - 1, tiles, scoring, make)  # fmt: skip
     return out, lse
+
+
+def _plain(scoring: dict[str, Any], sinks: Tensor | None, wants_lse: bool) -> bool:
+    return not wants_lse and sinks is None and scoring["softcap"] <= 0.0 and scoring["window"][0] < 0
 
 
 def _launch(
     op: str, name: str, given: tuple[Tensor, ...], offsets: tuple[Tensor, ...], sinks: Tensor | None, out: Tensor,
-    lse: Tensor, wants_lse: bool, queries: int, sequences: int, config: ForwardConfig, scoring: dict[str, Any],
-    make: Maker,
+    lse: Tensor, wants_lse: bool, queries: int, sequences: int, tiles: Sequence[AttentionConfig],
+    scoring: dict[str, Any], make: Maker,
 ) -> None:  # fmt: skip
+    """Launch the kernel in the first of some tiles; those in the others are what calls like it launch."""
     q, k, v = map(apart, given)
     left, right = scoring["window"]
     right = 0 if scoring["causal"] else right
@@ -114,12 +116,10 @@ def _launch(
     scale = q.shape[-1] ** -0.5 if scoring["scale"] is None else scoring["scale"]
     heads = q.shape[2]
     traits = cap > 0.0, left >= 0 or right >= 0, left >= 0, None if sinks is None else _name(sinks), wants_lse
-    grid = -(-queries // config.block_m), heads, sequences
-    tile = config.of_call(math.prod(grid))
-    kernel = make(op, name, tile, _name(q), q.shape[-1], v.shape[-1], *traits)
+    kernel = make(op, name, tiles[0], _name(q), q.shape[-1], v.shape[-1], *traits)
     if (others := launching.others()) is not None:
-        others += [make(op, name, config.of_call(blocks), _name(q), q.shape[-1], v.shape[-1], *traits)
-                   for blocks in (1, sys.maxsize)]  # fmt: skip
+        others += [make(op, name, tile, _name(q), q.shape[-1], v.shape[-1], *traits) for tile in tiles[1:]]
+    grid = -(-queries // tiles[0].block_m), heads, sequences
     logits = lse.as_strided((1,), (1,)) if sinks is None else sinks
     bounds = (OPEN if left < 0 else min(left, OPEN)), (OPEN if right < 0 else min(right, OPEN))
     launch(kernel, grid, q, k, v, *offsets, logits, out, lse, scale, cap or 1.0, *bounds, heads // k.shape[2])
@@ -170,6 +170,4 @@ def _kernel(
     parameters: tuple[Parameter, ...] = (
         heads, heads, heads, *offsets, logits, heads, lse, *numbers, *map(Constant, sizes),
     )  # fmt: skip
-    if windowed and config.occupancy > MOST_WINDOWED:
-        config = replace(config, occupancy=MOST_WINDOWED)
     return TileKernel(op, MODULE, name, parameters, config.hints)
