@@ -3,8 +3,8 @@
 `python scripts/make_records.py --out h200.measured --limit 420` measures as many points as the time allows, of each op
 in turn; the same command goes on where it stopped. Only the configs of heuristics are measured by
 default: that is what a call runs whose shape no row describes, and whose time is predicted from the rows. With
-`--quantised`, the ops are those on 8-bit codes, and grouped products. `--dry` lists the points and measures nothing.
-With ``--dry --shapes FILE`` they are written for ``packages/plugins-triton/benchmarks/compile_ahead.py``, which
+`--quantised`, the ops are those on 8-bit codes, grouped products and losses. `--dry` lists the points and measures
+nothing. With ``--dry --shapes FILE`` they are written for ``packages/plugins-triton/benchmarks/compile_ahead.py``, which
 compiles kernels beside a run with ``--jobs 0``.
 """
 
@@ -12,7 +12,7 @@ import argparse
 import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
-from itertools import zip_longest
+from itertools import product, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -38,9 +38,10 @@ QUANTISED_TURNS = (
     "scaled_linear", "scaled_masked_grouped_linear", "grouped_linear", "scaled_grouped_linear", "rms_norm_quantize",
     "scaled_linear", "grouped_linear_backward", "grouped_weight_grad", "add_rms_norm_quantize",
     "scaled_linear_accumulate", "scaled_grouped_weight_grad", "silu_and_mul_quantize", "static_quantize",
-    "dequantize", "convert_scale", "convert_fp8",
+    "dequantize", "convert_scale", "convert_fp8", "cross_entropy", "fused_linear_cross_entropy", "cross_entropy_backward",
+    "fused_linear_cross_entropy_gradients", "cross_entropy_lse", "fused_linear_cross_entropy_backward",
 )  # fmt: skip
-"""The same for ops on 8-bit codes and for grouped products, which `--quantised` measures."""
+"""The same for ops on 8-bit codes, for grouped products and for losses, which `--quantised` measures."""
 
 PRODUCTS = ((4096, 4096), (6144, 4096), (28672, 4096), (4096, 14336), (8192, 8192), (2048, 2048), (1024, 7168))
 """(n, k) of linear layers."""
@@ -58,6 +59,8 @@ EXPERTS = ((8, 4096, 7168), (128, 1536, 2048), (128, 2048, 768), (32, 5760, 2880
 """(groups, n, k) of mixtures."""
 GROUP_ROWS = (4096, 20, 1, 256, 64)
 """Rows of a group."""
+
+LOSS_TOKENS, VOCABULARIES = (8192, 2048, 512), (128256, 32000, 151936)
 
 WIDTHS = (4096, 8192, 2048, 14336)
 TOKENS = (16, 2048, 1, 16384, 256)
@@ -113,6 +116,9 @@ def grid(op: str) -> Iterator[Point]:
                     yield point(op, **sizes)
     elif op.endswith("quantize") or op in ("convert_scale", "convert_fp8"):
         yield from (_of_codes(op, tokens, size) for tokens in TOKENS for size in WIDTHS)
+    elif "cross_entropy" in op:
+        for tokens, vocab in product(LOSS_TOKENS, VOCABULARIES):
+            yield point(op, tokens=tokens, vocab=vocab, **({"hidden": 2048} if "linear" in op else {}))
     elif op == "write_kv_cache":
         for tokens in TOKENS:
             yield point(op, tokens=tokens, page_size=16, pages=2 * -(-tokens // 16), **heads_of(*HEADS[0]))
@@ -173,7 +179,7 @@ def main() -> int:
     parser.add_argument(
         "--op", action="append", choices=sorted({*TURNS, *QUANTISED_TURNS}), help="only this op; several times"
     )
-    parser.add_argument("--quantised", action="store_true", help="ops on 8-bit codes and grouped products instead")
+    parser.add_argument("--quantised", action="store_true", help="ops on 8-bit codes, grouped products and losses")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--most-configs", type=int, default=1, help="configs of each implementation to try")
     parser.add_argument("--device", help="cpu or cuda; by default GPUs if there are some")

@@ -26,7 +26,10 @@ _BLOCKS = {"square": "1x128 with 128x128", "token": "tokens with channels"}
 _WANTED = {"square": 1.0, "token": 0.95}
 _CALLED, _ALONE = "opmux", "opmux triton"
 """Calls of the op with every backend, and with triton's alone."""
-_PAGED = {"paged_fp8": "", "paged_fp8_unseen": ", a seed that tuning did not use"}
+_PAGED = {
+    "paged_fp8_listed": ", those of bfloat16 caches", "paged_fp8": "",
+    "paged_fp8_unseen": ", a seed that tuning did not use",
+}  # fmt: skip
 _FEW = 20
 """Rows of a group up to which a grouped product of codes has a target in bytes."""
 _LOW = 0.92

@@ -1,7 +1,8 @@
-"""Paged decode with few kv heads on sm_90, on shapes drawn by a seed, against a copy of as many bytes.
+"""Paged decode on sm_90, with few kv heads on shapes drawn by a seed, against a copy of as many bytes.
 
 ``python benchmarks/measure_paged.py --seed N --out FILE.json [--each 4] [--fp8] [--heads 1 2] [--limit SECONDS]
-[--apart] [--dry]``. The lengths of a batch differ by up to three times. With ``--fp8`` the caches of the same shapes
+[--apart] [--dry]``. The lengths of a batch differ by up to three times. With ``--listed`` instead of a seed the shapes
+are those of ``opmux bench --size figures``. With ``--fp8`` the caches of the same shapes
 hold fp8 in the arch's own flavour, with a scale for each kv head, beside bfloat16 queries. Each shape is checked
 against the reference on its own tensors, then timed with a cold cache; a copy that reads and writes as many bytes in
 all as the call reads of keys and values is timed in the same rounds. With ``--apart`` also what a call takes before it
@@ -32,6 +33,7 @@ from torch import Tensor
 import opmux
 from opmux.bench.clocks import Timed, clock_for, interleave
 from opmux.bench.data import Data
+from opmux.bench.shapes import FIGURES
 
 HEADS = (1, 2)
 HEAD_DIMS = (64, 128, 256)
@@ -100,6 +102,15 @@ def drawn(seed: int, each: int, heads: Sequence[int] = HEADS, itemsize: int = 2)
                 lengths = tuple(source.randint(-(-longest // SPREAD), longest) for _ in range(batch))
                 found.append(Drawn(kv_heads, source.choice(GROUPS), head_dim, source.choice(PAGES), lengths, itemsize))
     return found
+
+
+def listed(itemsize: int = 2) -> list[Drawn]:
+    """The calls with one query in each sequence of `paged_attention` in ``opmux bench --size figures``."""
+    return [
+        Drawn(s.kv_heads, s.heads // s.kv_heads, s.head_dim, s.page_size, (s.context,) * s.batch, itemsize)
+        for s in FIGURES["paged_attention"]
+        if s.new == 1
+    ]
 
 
 def tensors_of(shape: Drawn, data: Data) -> tuple[tuple[Tensor | None, ...], dict[str, Any]]:
@@ -237,7 +248,9 @@ def ceiling() -> float:
 def main() -> int:
     """Measure, print and write; 1 where a result is wrong."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--seed", type=int, required=True)
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("--seed", type=int)
+    which.add_argument("--listed", action="store_true", help="the shapes of `opmux bench --size figures`")
     parser.add_argument("--each", type=int, default=4, help="shapes for every number of kv heads and head size")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--out", type=Path)
@@ -248,7 +261,8 @@ def main() -> int:
     parser.add_argument("--dry", action="store_true", help="list the shapes; needs no GPU")
     given = parser.parse_args()
     begun = time.monotonic()
-    shapes = drawn(given.seed, given.each, given.heads, 1 if given.fp8 else 2)
+    itemsize = 1 if given.fp8 else 2
+    shapes = listed(itemsize) if given.listed else drawn(given.seed, given.each, given.heads, itemsize)
     if given.dry:
         sys.stdout.write("".join(f"{shape.title}\n" for shape in shapes))
         return 0

@@ -44,6 +44,14 @@ def test_no_config_is_tried_twice_on_a_shape(path: Path) -> None:
         assert len(set(configs)) == len(configs), case.title
 
 
+def test_listed_shapes_of_paged_decode_are_those_of_the_figures() -> None:
+    found = runpy.run_path(str(SWEEPS[0].parent / "measure_paged.py"))["listed"](1)
+    assert {(len(s.lengths), max(s.lengths), s.page_size) for s in found} == {
+        (batch, length, pages) for batch, length in ((64, 8192), (1, 131072), (256, 1024)) for pages in (16, 64)
+    }
+    assert {(s.kv_heads, s.group, s.head_dim, s.itemsize) for s in found} == {(8, 4, 128, 1)}
+
+
 def test_the_shapes_of_paged_decode_follow_from_the_seed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
