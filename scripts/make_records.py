@@ -4,8 +4,8 @@
 in turn; the same command goes on where it stopped. Only the configs of heuristics are measured by
 default: that is what a call runs whose shape no row describes, and whose time is predicted from the rows. With
 `--quantised`, the ops are those on 8-bit codes, grouped products and losses. `--dry` lists the points and measures
-nothing. With ``--dry --shapes FILE`` they are written for ``packages/plugins-triton/benchmarks/compile_ahead.py``, which
-compiles kernels beside a run with ``--jobs 0``.
+nothing. With ``--dry --shapes FILE`` they are written for
+``packages/plugins-triton/benchmarks/compile_ahead.py``, which compiles kernels beside a run with ``--jobs 0``.
 """
 
 import argparse
@@ -38,8 +38,9 @@ QUANTISED_TURNS = (
     "scaled_linear", "scaled_masked_grouped_linear", "grouped_linear", "scaled_grouped_linear", "rms_norm_quantize",
     "scaled_linear", "grouped_linear_backward", "grouped_weight_grad", "add_rms_norm_quantize",
     "scaled_linear_accumulate", "scaled_grouped_weight_grad", "silu_and_mul_quantize", "static_quantize",
-    "dequantize", "convert_scale", "convert_fp8", "cross_entropy", "fused_linear_cross_entropy", "cross_entropy_backward",
-    "fused_linear_cross_entropy_gradients", "cross_entropy_lse", "fused_linear_cross_entropy_backward",
+    "dequantize", "convert_scale", "convert_fp8", "cross_entropy", "fused_linear_cross_entropy",
+    "cross_entropy_backward", "fused_linear_cross_entropy_gradients", "cross_entropy_lse",
+    "fused_linear_cross_entropy_backward",
 )  # fmt: skip
 """The same for ops on 8-bit codes, for grouped products and for losses, which `--quantised` measures."""
 
