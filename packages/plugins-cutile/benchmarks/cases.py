@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from opmux.bench.shapes import FIGURES
+
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
 
 
@@ -388,16 +390,11 @@ def _decode_of(device: str, sizes: tuple[int, ...], stored: torch.dtype) -> list
 
 
 FLASH = (
-    (4, 4096, 32, 8, 128, True),
-    (4, 4096, 32, 8, 128, False),
-    (1, 16384, 32, 8, 128, True),
-    (1, 16384, 32, 8, 128, False),
-    (2, 4096, 32, 32, 64, True),
-    (2, 4096, 32, 32, 64, False),
+    *((s.batch, s.new, s.heads, s.kv_heads, s.head_dim, s.causal) for s in FIGURES["attention"] if s.new == s.context),
     (2, 8192, 16, 16, 64, True),
 )
-"""batch, seq, heads, kv_heads, head_dim and causal of attention that is timed: all but the last are those that the page
-of the Triton backend names."""
+"""batch, seq, heads, kv_heads, head_dim and causal of attention that is timed: the dense calls that
+`opmux bench --size figures` times, and one more."""
 
 
 def flash() -> Iterator[Example]:

@@ -84,8 +84,8 @@ def attention_config(arch: Arch, features: Mapping[str, Any]) -> ForwardConfig:
     """Two blocks with 64 queries each on a Hopper multiprocessor; elsewhere one with two groups of warps of as many.
 
     With heads up to 64 a Hopper multiprocessor has four such blocks, with steps of 64 keys: on an H200 that is 1.03 to
-    1.07 times as fast as two blocks with steps of 128 keys. Calls of few blocks are slower so. Those with a window, a
-    cap, sinks or an lse have run in the tile of few blocks alone; with a window, four blocks spill registers.
+    1.09 times as fast as two blocks with steps of 128 keys. With few blocks in a call it is slower. Calls with a
+    window, a cap, sinks or an lse have run in the tile of few blocks alone; with a window, four blocks spill registers.
 
     Where heads are wide, steps have 64 keys, and a block two groups of warps: with one, a soft cap under a mask spills
     registers. On Blackwell it does so with 128 queries, too. Where the matrix units take both operands from registers,
