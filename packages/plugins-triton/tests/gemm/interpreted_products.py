@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from opmux_triton.gemm.configs import TileChange, TilesConfig
-from opmux_triton.gemm.operands import matrix_of
+from opmux_triton.gemm.operands import Operand, matrix_of
 from opmux_triton.gemm.products import product
 
 torch.manual_seed(0)
@@ -27,14 +27,23 @@ OVERRIDES: tuple[dict[str, Any], ...] = (
     {"tma": False, "uneven": TileChange(block_k=32, block_n=16)},
 )
 
-for (m, n, k), over, a_turned, b_turned in itertools.product(SIZES, OVERRIDES, (False, True), (False, True)):
+
+def operand(matrix: torch.Tensor, turned: bool, transposed: bool) -> Operand:
+    """A matrix, or the same one as its own transpose's transpose."""
+    return matrix_of(matrix.t(), not turned) if transposed else matrix_of(matrix, turned)
+
+
+for (m, n, k), over, a_turned, b_turned, transposed in itertools.product(
+    SIZES, OVERRIDES, (False, True), (False, True), (False, True)
+):
     a = torch.randn((k, m) if a_turned else (m, k), dtype=torch.float16)
     b = torch.randn((k, n) if b_turned else (n, k), dtype=torch.float16)
     bias = torch.randn(n, dtype=torch.float16)
     out = torch.full((m, n), float("nan"), dtype=torch.float16)
-    product(matrix_of(a, a_turned), matrix_of(b, b_turned), bias, out, (m, n, k), replace(SMALL, **over))
+    operands = (operand(a, a_turned, transposed), operand(b, b_turned, transposed))
+    product(*operands, bias, out, (m, n, k), replace(SMALL, **over))
     exact = (a.T if a_turned else a).double() @ (b if b_turned else b.T).double() + bias.double()
     torch.testing.assert_close(
-        out.double(), exact, rtol=2e-3, atol=2e-3, msg=f"{m} {n} {k} {over} {a_turned} {b_turned}"
+        out.double(), exact, rtol=2e-3, atol=2e-3, msg=f"{m} {n} {k} {over} {a_turned} {b_turned} {transposed}"
     )
 sys.stdout.write("all equal")

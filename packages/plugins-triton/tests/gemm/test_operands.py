@@ -33,6 +33,7 @@ def test_more_strides_are_packed_first() -> None:
 def test_a_descriptor_needs_unit_columns_and_rows_of_16_bytes() -> None:
     assert not matrix_of(made(64, 65)[:, :64], False).fits_descriptor
     assert not matrix_of(made(64, 64).t(), False).fits_descriptor
+    assert matrix_of(made(64, 64).t(), False).along_memory.fits_descriptor
     assert not matrix_of(made(1, 64).expand(8, 64), False).fits_descriptor
     assert matrix_of(made(1, 63), False).fits_descriptor  # a single row takes any stride
 
@@ -42,3 +43,17 @@ def test_a_described_operand_has_its_block_along_k_last_unless_its_rows_are_k() 
     assert operand.described(32, 16) == ([96, 64], [64, 1], [32, 16])
     assert operand._replace(rows_are_k=True).described(32, 16) == ([96, 64], [64, 1], [16, 32])
     assert matrix_of(made(1, 63), False).described(32, 16)[1] == [64, 1]
+
+
+def test_a_transposed_matrix_is_read_along_its_columns() -> None:
+    w = made(96, 64).t()
+    turned = matrix_of(w, False).along_memory
+    assert turned.tensor is w
+    assert (turned.rows, turned.columns, turned.row, turned.col, turned.rows_are_k) == (96, 64, 64, 1, True)
+    assert matrix_of(w, True).along_memory.rows_are_k is False
+
+
+def test_other_matrices_are_read_as_they_are() -> None:
+    dense, single, folded = matrix_of(made(64, 96), False), matrix_of(made(96, 1).t(), False), made(2, 5, 64)[:, :3]
+    for operand in (dense, single, rows_of(folded, False), matrix_of(made(64, 96)[:, ::2], False)):
+        assert operand.along_memory is operand

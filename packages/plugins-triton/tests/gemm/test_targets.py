@@ -90,6 +90,21 @@ def test_a_few_rows_are_multiplied_without_matrix_instructions_where_columns_are
         assert launch.kernel.__name__ in ("tiles", "shares")
 
 
+def test_a_row_by_a_transposed_weight_is_multiplied_by_tiles() -> None:
+    config = heuristics.linear(parse_arch("sm_90"), {"n": 4096, "k": 4096, "bucket(tokens)": 0})
+    for transposed, kernel in ((False, "vector_product"), (True, "tiles")):
+        with recording("sm_90") as recorded:
+            targets.linear(made(1, 4096, False), made(4096, 4096, transposed), None, config=config)
+        assert [launch.kernel.__name__ for launch in recorded.launches] == [kernel]
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90", "gfx942"])
+def test_a_transposed_weight_is_read_along_memory(arch: str) -> None:
+    [launch, *_] = launches(arch, 512, 2048, 128256, True)["out"]
+    assert (launch.meta["A_ROWS_ARE_K"], launch.meta["B_ROWS_ARE_K"]) == (True, True)
+    assert arch != "sm_90" or launch.kernel.__name__ == "products"  # the Gluon kernel, which reads descriptors
+
+
 @pytest.mark.long
 def test_interpreted_vectors_agree_with_float64(interpret: Callable[[str], None]) -> None:
     interpret("gemm/interpreted_vectors.py")

@@ -18,11 +18,13 @@ class VectorConfig:
         rows: rows of the weight that a program reads.
         block_k: columns at a time.
         num_warps: warps of a program.
+        otherwise: the product by tiles, where columns of the weight are apart; None for this kernel there too.
     """
 
     rows: int
     block_k: int
     num_warps: int
+    otherwise: "TilesConfig | None" = None
 
     def __post_init__(self) -> None:
         require_powers_of_two(self, "rows", "block_k", "num_warps")

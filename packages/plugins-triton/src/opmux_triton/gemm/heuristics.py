@@ -21,7 +21,7 @@ def linear(arch: Arch, features: Mapping[str, Any]) -> LinearConfig:
     """16-bit `linear`."""
     n, k, exponent = features["n"], features["k"], features["bucket(tokens)"]
     if exponent == 0:
-        return LinearConfig(vector=vector(arch, n, k))
+        return LinearConfig(vector=vector(arch, n, k, halves(arch, 2, n, k)))
     tiles = halves(arch, 1 << exponent, n, k)
     few = vectors(arch, 1 << exponent, n, k, tiles)
     return LinearConfig(tiles=tiles) if few is None else LinearConfig(vectors=few)
@@ -31,7 +31,7 @@ def linear_float32(arch: Arch, features: Mapping[str, Any]) -> LinearConfig:
     """float32 `linear`."""
     n, k, exponent = features["n"], features["k"], features["bucket(tokens)"]
     if exponent == 0:
-        return LinearConfig(vector=vector(arch, n, k))
+        return LinearConfig(vector=vector(arch, n, k, floats(arch, 2, n, k)))
     return LinearConfig(tiles=floats(arch, 1 << exponent, n, k))
 
 

@@ -31,6 +31,7 @@ def product(
 
     By the portable kernels where the config is theirs, or where an operand has no descriptor.
     """
+    a, b = a.along_memory, b.along_memory
     if isinstance(c, TilesConfig):
         products.product(a, b, bias, out, sizes, c)
     elif fits(a, b, out, sizes[2]):

@@ -43,6 +43,15 @@ class Operand(NamedTuple):
             and self.tensor.data_ptr() % ALIGNMENT == 0
         )
 
+    @property
+    def along_memory(self) -> "Operand":
+        """The same elements with unit columns, if they are those of a transposed matrix: its columns are rows then."""
+        if self.is_folded or self.col == 1 or self.row != 1 or self.rows == 1 or self.columns == 1:
+            return self
+        return Operand(
+            self.tensor, self.columns, self.rows, self.inner, self.outer, self.col, self.row, not self.rows_are_k
+        )
+
     def described(self, block: int, block_k: int) -> tuple[list[int], list[int], list[int]]:
         """(sizes, strides, block) of a tensor descriptor of its blocks; a single row takes any stride."""
         stride = self.row if self.rows > 1 else -(-self.columns // 16) * 16

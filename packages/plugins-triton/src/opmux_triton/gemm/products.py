@@ -29,6 +29,7 @@ def product(
         sizes: (m, n, k), m and n at least 1.
         c: the config; ``swap`` computes the transposed product, for an m far smaller than n.
     """
+    a, b = a.along_memory, b.along_memory
     m, n, k = sizes
     row, col = n, 1
     if c.swap:

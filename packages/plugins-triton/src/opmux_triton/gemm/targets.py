@@ -68,10 +68,14 @@ def linear_backward_by(product: Callable[..., None]) -> Callable[..., tuple[Tens
 
 def _run(x: Tensor, w: Tensor, bias: Tensor | None, out: Tensor, config: LinearConfig) -> None:
     n, k = w.shape
-    if config.vector is not None:
-        _vector(x, w, bias, out, config.vector)
-        return
-    rows, tiles = rows_of(x, False), config.tiles
+    vector, tiles = config.vector, config.tiles
+    if vector is not None:
+        transposed = w.stride(0) == 1 and w.stride(1) != 1
+        if vector.otherwise is None or not transposed:
+            _vector(x, w, bias, out, vector)
+            return
+        tiles = vector.otherwise
+    rows = rows_of(x, False)
     if config.vectors is not None:
         if rows.col == 1 and w.stride(1) == 1 and not rows.is_folded:
             _vectors(rows, w, bias, out, config.vectors)

@@ -9,10 +9,10 @@ _SMALL = 1 << 22
 """Elements of a weight that three and four rows without matrix instructions are measured to be fast with."""
 
 
-def vector(arch: Arch, n: int, k: int) -> VectorConfig:
+def vector(arch: Arch, n: int, k: int, otherwise: TilesConfig | None = None) -> VectorConfig:
     """One row: as many bytes under way as there can be, and 16 of them to a thread's load."""
     if not arch.is_gpu:
-        return VectorConfig(rows=4, block_k=16, num_warps=1)
+        return VectorConfig(rows=4, block_k=16, num_warps=1, otherwise=otherwise)
     block_k, rows = 1024 if arch.vendor == "amd" else 512, 8
     if arch.name == "sm_90" and k >= 4096:
         block_k, rows = 4096 if k >= 8192 else 2048, 1
@@ -22,7 +22,7 @@ def vector(arch: Arch, n: int, k: int) -> VectorConfig:
     block_k = min(block_k, max(128, next_power_of_two(k)))
     lanes = 64 if arch.name in CDNA else 32
     warps = max(1, min(4, rows * block_k // (lanes * 8)))
-    return VectorConfig(rows=rows, block_k=block_k, num_warps=warps)
+    return VectorConfig(rows=rows, block_k=block_k, num_warps=warps, otherwise=otherwise)
 
 
 def vectors(arch: Arch, m: int, n: int, k: int, otherwise: TilesConfig) -> VectorsConfig | None:

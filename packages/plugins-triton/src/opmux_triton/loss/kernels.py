@@ -111,8 +111,8 @@ def token_losses(
 ):  # fmt: skip
     """The loss of each token from ``first`` on, its log-sum-exp unless lses is None, its gradients unless grads is.
 
-    The logits are those of ``first`` and of the tokens after it, and so are grads, dense and possibly in the same
-    memory; the other tensors are those of all tokens.
+    The logits are those of ``first`` and of the tokens after it, and so are grads, in the same strides and possibly in
+    the same memory; the other tensors are those of all tokens.
     """
     await_predecessor(DEPENDENT)
     token = tl.program_id(0).to(tl.int64)
@@ -138,7 +138,7 @@ def token_losses(
     if grads is not None:
         WHOLE: tl.constexpr = VOCAB % BLOCK == 0
         factor = factor_of(first + token, grad_loss, count, MEAN)
-        grad_row = grads + token * VOCAB
+        grad_row = grads + row_starts(token, inner, stride, outer, VOCAB)
         tl.debug_barrier()  # the logit of the label is read above, and overwritten below where grads are the logits
         for start in range(0, VOCAB, BLOCK):
             columns = start + tl.arange(0, BLOCK)
