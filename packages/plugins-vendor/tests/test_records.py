@@ -87,6 +87,21 @@ def test_gradients_of_16_bits_whose_rows_begin_off_16_bytes_are_left_out_on_a_gp
         assert judged(*taken)[0] == "chosen"
 
 
+def test_results_of_16_bits_whose_rows_begin_off_16_bytes_are_left_out_on_a_gpu():
+    def judged(arch, dtype, n, **options):
+        tensors = torch.empty(32, 64, dtype=dtype), torch.empty(n, 64, dtype=dtype), None
+        return statuses(opmux.linear, *tensors, arch=arch, **options)["vendor:blas"]
+
+    assert judged("sm_90", torch.bfloat16, 50257) == (
+        "rejected",
+        "this is sm_90, and x is bfloat16, takes float32, float64, and the result is not asked for in "
+        "float32, and n = 50257 is not a multiple of 8",
+    )
+    for taken in (("sm_90", torch.bfloat16, 50264), ("sm_90", torch.float32, 50257), ("cpu", torch.bfloat16, 50257)):
+        assert judged(*taken)[0] == "chosen"
+    assert judged("sm_90", torch.bfloat16, 50257, out_dtype=torch.float32)[0] == "chosen"
+
+
 @pytest.mark.parametrize(("odd", "op"), [("k", opmux.linear), ("n", opmux.linear_backward)])
 def test_odd_sums_in_bfloat16_are_left_out_on_a_cpu(odd, op):
     def judged(arch, dtype, size):

@@ -104,6 +104,16 @@ def test_model_shapes_keep_their_proportions() -> None:
         assert model.scaled(1) is model
 
 
+@pytest.mark.parametrize(
+    ("op", "sizes"),
+    [("linear", {"n": 50257, "k": 1024}), ("fused_linear_cross_entropy", {"vocab": 50257, "hidden": 1024})],
+)
+def test_logits_whose_rows_are_not_aligned_are_among_the_shapes_of_models(op: str, sizes: dict[str, int]) -> None:
+    found = [case.dims for case in cases_of(op, "model") if case.dims["tokens"] == (32,)]
+    assert any(sizes.items() <= dims.items() for dims in found)
+    assert not any(sizes.items() <= case.dims.items() for case in cases_of(op, "default"))
+
+
 def test_the_cases_are_the_same_in_every_process(tmp_path: Path) -> None:
     code = (
         "import decimal, json, zipfile\n"  # other modules loaded: what hypothesis draws must not depend on them

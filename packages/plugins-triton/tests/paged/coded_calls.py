@@ -10,6 +10,7 @@ import opmux
 BATCHES = {  # (new tokens, tokens in all) of each sequence
     "decode": [(1, 70), (1, 33), (1, 1), (1, 16)],
     "long decode": [(1, 1500), (1, 700), (1, 90)],
+    "far decode": [(1, 40000), (1, 33000), (1, 5)],
     "prefill": [(40, 70), (3, 33), (17, 17)],
 }
 OPTIONS: dict[str, dict[str, Any]] = {

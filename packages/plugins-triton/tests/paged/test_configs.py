@@ -45,6 +45,29 @@ def test_splits_of_codes_have_rings_that_leave_room_for_programs(head_dim: int, 
     assert configs.codes_config(parse_arch("sm_90"), features).decode.num_stages == codes
 
 
+@pytest.mark.parametrize(("head_dim", "programs"), [(64, 4), (128, 3), (256, 4)])
+@pytest.mark.parametrize("batch", [0, 3])
+def test_splits_of_codes_are_as_many_as_run_at_a_time(head_dim: int, programs: int, batch: int) -> None:
+    features = {"page_size": 16, "head_dim": head_dim, "value_dim": head_dim, "bucket(batch)": batch}
+    made = configs.codes_config(parse_arch("sm_90"), features).decode
+    assert made.programs == (2 if head_dim == 256 and batch == 0 else programs)
+
+
+def test_several_kv_heads_of_codes_are_cut_into_shares_far_back_alone() -> None:
+    features = {"page_size": 16, "head_dim": 128, "value_dim": 128, "bucket(batch)": 3}
+    shares = configs.codes_config(parse_arch("sm_90"), features).shares
+    assert shares is not None
+    assert shares.takes(8, 16, 1 << 15, 132)
+    assert not shares.takes(8, 16, (1 << 15) - 1, 132)
+    assert not shares.takes(8, 17, 1 << 15, 132)  # more tiles than units
+    assert not shares.takes(9, 1, 1 << 15, 132)
+    assert shares.takes(2, 100, 1024, 132)
+    for other in (configs.halves_config(parse_arch("sm_90"), features).shares,
+                  configs.codes_config(parse_arch("sm_100"), features).shares):  # fmt: skip
+        assert other is not None
+        assert not other.takes(8, 16, 1 << 20, 132)
+
+
 def test_tall_tiles_take_half_of_a_large_block_alone() -> None:
     for head_dim, keys in ((64, 64), (128, 32), (256, 16)):
         config = configs.halves_config(

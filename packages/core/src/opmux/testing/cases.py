@@ -32,6 +32,7 @@ from opmux.testing.sizes import (
     edge_dims,
     long_dims,
     model_dims,
+    output_layer_dims,
     product_sums,
     scaled,
     spread_dims,
@@ -144,6 +145,9 @@ def _all_cases(op: Op, profile: Profile, gpu: bool, contents: Sequence[str]) -> 
         yield case(half, dims, options=_of_model(signature, shape))
     for shape, dims in model_dims(signature, profile) if profile.doubled else ():
         yield case(single, dims, options=_of_model(signature, shape))
+    uneven = output_layer_dims(signature, profile)
+    if uneven is not None:
+        yield case(half, uneven)
     sums = product_sums(signature, base, bool(profile.tile))
     if sums is not None:
         for _ in PRODUCT_BLOCKS:

@@ -220,6 +220,20 @@ def product_sums(signature: Signature, dims: Mapping[str, Any], long: bool) -> D
     return {**dims, **{n: s for n, s in sizes.items() if n in dims}}
 
 
+OUTPUT_LAYER = {"n": 50257, "k": 1024, "vocab": 50257, "hidden": 1024}
+"""GPT-2's vocabulary, whose logits fill no rows of 16 bytes: libraries have other kernels for such a result."""
+
+
+def output_layer_dims(signature: Signature, profile: Profile) -> Dims | None:
+    """The dims of a few tokens' logits; None where the profile scales models down, or the op has no single weight."""
+    names = set(signature.binders)
+    if profile.large or profile.divisor != 1 or not ({"n", "k"} <= names or "vocab" in names):
+        return None
+    if names & {"groups", "w_blocks"} or "tokens" not in signature.stars:
+        return None
+    return base_dims(signature, profile) | {n: s for n, s in OUTPUT_LAYER.items() if n in names} | {"tokens": (32,)}
+
+
 def model_dims(signature: Signature, profile: Profile) -> Iterator[tuple[ModelShape, Dims]]:
     """The shapes of models, scaled by the profile."""
     names = set(signature.binders)

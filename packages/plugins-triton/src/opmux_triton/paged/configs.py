@@ -10,6 +10,9 @@ from opmux_triton.arithmetic import padded
 from opmux_triton.compiler_options import CompilerOptions
 from opmux_triton.config_checks import require_at_least, require_powers_of_two
 
+_FAR = 1 << 15
+"""Keys of a sequence from which joining shares costs little, however many kv heads have some."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class PathConfig(CompilerOptions):
@@ -46,6 +49,9 @@ class SharesConfig(CompilerOptions):
         tiles: the most tiles of a sequence.
         most: the most tiles of all sequences, for each unit of the device.
         reach: the fewest keys, as bounded, that the longest sequence sees.
+        far: from so many keys on a sequence may have ``far_tiles``, if there is at most one for each unit of the device
+            in all; None for never.
+        far_tiles: the most tiles of a sequence there.
     """
 
     rows: int
@@ -55,12 +61,24 @@ class SharesConfig(CompilerOptions):
     tiles: int
     most: int
     reach: int
+    far: int | None = None
+    far_tiles: int = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require_powers_of_two(self, "rows", "block_n")
         require_at_least(16, self, "rows", "block_n")
-        require_at_least(1, self, "programs", "least", "tiles", "most", "reach")
+        require_at_least(1, self, "programs", "least", "tiles", "most", "reach", "far_tiles")
+
+    def is_far(self, reach: int) -> bool:
+        """Whether a sequence that sees so many keys may have ``far_tiles``."""
+        return self.far is not None and reach >= self.far
+
+    def takes(self, tiles: int, batch: int, reach: int, units: int) -> bool:
+        """Whether a batch whose longest sequence sees so many keys is cut into equal shares, on so many units."""
+        if self.is_far(reach) and tiles <= self.far_tiles and batch * tiles <= units:
+            return True
+        return tiles <= self.tiles and batch * tiles <= self.most * units and reach >= self.reach
 
 
 @dataclass(frozen=True)
@@ -154,10 +172,12 @@ def codes_config(arch: Arch, features: Mapping[str, Any]) -> PagedConfig:
     """For caches of 8-bit codes beside 16-bit queries.
 
     Splits take blocks of as many keys as in 16 bits, in deeper rings: a ring holds bytes, and the products 16 bits of
-    one block. Heads of 128 have three stages on Hopper, where four programs fit on a multiprocessor then (712 sequences
-    of 371 to 1113 keys on an H200: 105 us, and 112 with four stages). Shares take blocks of as many bytes (on an H200
-    12 to 16 % faster), but of heads of 64 and less blocks of 64 keys, in four programs (511 sequences of 785 to 2349
-    keys: 85 us, and 98 in two programs with blocks of 256).
+    one block. Heads of 128 have three stages on Hopper (712 sequences of 371 to 1113 keys on an H200: 105 us, and 112
+    with four stages), and are split for three programs a multiprocessor, as many as its registers hold (8 x 4096 keys
+    of 8 kv heads: 36 us, and 43 split for four; 16 x 16384: 170 us for 213). Shares take blocks of as many bytes (on an
+    H200 12 to 16 % faster), but of heads of 64 and less blocks of 64 keys, in four programs (511 sequences of 785 to
+    2349 keys: 85 us, and 98 in two programs with blocks of 256). Of long sequences they are faster than splits for up
+    to eight kv heads of 128 (2 x 65536 keys: 86 us for 94).
     """
     config = _config(arch, features, 2)
     if arch.vendor == "amd":
@@ -169,9 +189,13 @@ def codes_config(arch: Arch, features: Mapping[str, Any]) -> PagedConfig:
         shares = replace(shares, block_n=64, num_stages=4, programs=4, maxnreg=128)
     elif shares is not None:
         shares = replace(shares, block_n=2 * _keys(row), programs=2)
-    return replace(
-        config, decode=replace(config.decode, num_stages=deepest if config.decode.num_stages > 2 else 2), shares=shares
-    )
+    decode = replace(config.decode, num_stages=deepest if config.decode.num_stages > 2 else 2)
+    if hopper and row == 256:
+        decode = replace(decode, programs=3)
+        shares = None if shares is None else replace(shares, far=_FAR, far_tiles=8)
+    elif hopper and row <= 128:
+        decode = replace(decode, programs=4)
+    return replace(config, decode=decode, shares=shares)
 
 
 def codes_float32_config(arch: Arch, features: Mapping[str, Any]) -> PagedConfig:

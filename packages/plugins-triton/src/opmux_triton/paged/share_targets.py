@@ -30,8 +30,7 @@ def attend_in_shares(call: Call) -> bool:
     if call.formats["FORMAT"]:
         rows = min(rows, _MOST_CODED)
     tiles = call.k_cache.shape[2] * -(-group // rows)
-    several = call.lengths.shape[0] * tiles <= shares.most * units(call.q)
-    if tiles > shares.tiles or not several or call.reach < shares.reach:
+    if not shares.takes(tiles, call.lengths.shape[0], call.reach, units(call.q)):
         return False
     _launch(call, shares, group, rows, tiles)
     return True
