@@ -4,7 +4,7 @@ import sys
 
 import pytest
 import torch
-from paged.coded_calls import BATCHES, OPTIONS, check, check_written, coded_call
+from paged.coded_calls import OPTIONS, check, check_written, coded_call
 
 from opmux_triton.paged import call
 

@@ -39,33 +39,32 @@ def test_shares_have_bytes_of_a_row_in_flight(head_dim: int, programs: int, keys
     assert (elsewhere.programs, elsewhere.block_n) == (2, {64: 256, 128: 128, 256: 64}[head_dim])
 
 
-@pytest.mark.parametrize(("head_dim", "codes"), [(64, 4), (128, 3), (256, 4)])
-def test_splits_of_codes_have_rings_that_leave_room_for_programs(head_dim: int, codes: int) -> None:
-    features = {"page_size": 16, "head_dim": head_dim, "value_dim": head_dim, "bucket(batch)": 3}
-    assert configs.codes_config(parse_arch("sm_90"), features).decode.num_stages == codes
-
-
-@pytest.mark.parametrize(("head_dim", "programs"), [(64, 4), (128, 3), (256, 4)])
+@pytest.mark.parametrize(("head_dim", "stages", "programs"), [(64, 4, 4), (128, 3, 3), (256, 3, 2)])
 @pytest.mark.parametrize("batch", [0, 3])
-def test_splits_of_codes_are_as_many_as_run_at_a_time(head_dim: int, programs: int, batch: int) -> None:
+def test_splits_of_codes_are_as_many_as_run_at_a_time(head_dim: int, stages: int, programs: int, batch: int) -> None:
     features = {"page_size": 16, "head_dim": head_dim, "value_dim": head_dim, "bucket(batch)": batch}
     made = configs.codes_config(parse_arch("sm_90"), features).decode
-    assert made.programs == (2 if head_dim == 256 and batch == 0 else programs)
+    assert (made.num_stages, made.programs) == (stages, programs)
 
 
-def test_several_kv_heads_of_codes_are_cut_into_shares_far_back_alone() -> None:
+def test_several_kv_heads_of_codes_are_cut_into_shares_where_sequences_are_long() -> None:
     features = {"page_size": 16, "head_dim": 128, "value_dim": 128, "bucket(batch)": 3}
     shares = configs.codes_config(parse_arch("sm_90"), features).shares
     assert shares is not None
-    assert shares.takes(8, 16, 1 << 15, 132)
-    assert not shares.takes(8, 16, (1 << 15) - 1, 132)
-    assert not shares.takes(8, 17, 1 << 15, 132)  # more tiles than units
-    assert not shares.takes(9, 1, 1 << 15, 132)
-    assert shares.takes(2, 100, 1024, 132)
-    for other in (configs.halves_config(parse_arch("sm_90"), features).shares,
-                  configs.codes_config(parse_arch("sm_100"), features).shares):  # fmt: skip
-        assert other is not None
-        assert not other.takes(8, 16, 1 << 20, 132)
+    for tiles, batch, reach, taken in (
+        (8, 17, 2560, True), (8, 17, 2559, False),  # tiles for all units
+        (8, 16, 16384, True), (8, 16, 16383, False),  # fewer
+        (8, 132, 16384, True), (8, 133, 16384, False),  # so many that sequences are better left whole
+        (9, 1, 1 << 20, False), (2, 100, 1024, True), (2, 100, 1023, False),
+    ):  # fmt: skip
+        assert shares.takes(tiles, batch, reach, 132) is taken
+    others = (
+        configs.halves_config(parse_arch("sm_90"), features),
+        configs.codes_config(parse_arch("sm_100"), features),
+    )
+    for other in others:
+        assert other.shares is not None
+        assert not other.shares.takes(8, 16, 1 << 20, 132)
 
 
 def test_tall_tiles_take_half_of_a_large_block_alone() -> None:

@@ -10,8 +10,8 @@ from opmux_triton.arithmetic import padded
 from opmux_triton.compiler_options import CompilerOptions
 from opmux_triton.config_checks import require_at_least, require_powers_of_two
 
-_FAR = 1 << 15
-"""Keys of a sequence from which joining shares costs little, however many kv heads have some."""
+_MORE_TILES: dict[str, Any] = {"more_tiles": 8, "filled": 2560, "far": 1 << 14}
+"""Of shares of codes on Hopper: a batch of fewer tiles than units is cut into splits until joining costs little."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,9 +49,10 @@ class SharesConfig(CompilerOptions):
         tiles: the most tiles of a sequence.
         most: the most tiles of all sequences, for each unit of the device.
         reach: the fewest keys, as bounded, that the longest sequence sees.
-        far: from so many keys on a sequence may have ``far_tiles``, if there is at most one for each unit of the device
-            in all; None for never.
-        far_tiles: the most tiles of a sequence there.
+        more_tiles: the most tiles of a sequence of many keys; 0 for no more than ``tiles``.
+        filled: how many keys these are where all tiles are at least one for each unit of the device: sequences of one
+            batch differ in length, and splits do not make up for it.
+        far: how many they are elsewhere.
     """
 
     rows: int
@@ -61,24 +62,28 @@ class SharesConfig(CompilerOptions):
     tiles: int
     most: int
     reach: int
-    far: int | None = None
-    far_tiles: int = 1
+    more_tiles: int = 0
+    filled: int = 1
+    far: int = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require_powers_of_two(self, "rows", "block_n")
         require_at_least(16, self, "rows", "block_n")
-        require_at_least(1, self, "programs", "least", "tiles", "most", "reach", "far_tiles")
-
-    def is_far(self, reach: int) -> bool:
-        """Whether a sequence that sees so many keys may have ``far_tiles``."""
-        return self.far is not None and reach >= self.far
+        require_at_least(1, self, "programs", "least", "tiles", "most", "reach", "filled", "far")
+        require_at_least(0, self, "more_tiles")
 
     def takes(self, tiles: int, batch: int, reach: int, units: int) -> bool:
         """Whether a batch whose longest sequence sees so many keys is cut into equal shares, on so many units."""
-        if self.is_far(reach) and tiles <= self.far_tiles and batch * tiles <= units:
+        if batch * tiles > self.most * units:
+            return False
+        if tiles <= self.tiles and reach >= self.reach:
             return True
-        return tiles <= self.tiles and batch * tiles <= self.most * units and reach >= self.reach
+        return tiles <= self.more_tiles and reach >= (self.filled if batch * tiles >= units else self.far)
+
+    def reached(self, reach: int) -> tuple[bool, ...]:
+        """What `takes` reads of a reach, so that calls of equal answers are alike."""
+        return tuple(reach >= bound for bound in (self.reach, self.filled, self.far))
 
 
 @dataclass(frozen=True)
@@ -176,25 +181,25 @@ def codes_config(arch: Arch, features: Mapping[str, Any]) -> PagedConfig:
     with four stages), and are split for three programs a multiprocessor, as many as its registers hold (8 x 4096 keys
     of 8 kv heads: 36 us, and 43 split for four; 16 x 16384: 170 us for 213). Shares take blocks of as many bytes (on an
     H200 12 to 16 % faster), but of heads of 64 and less blocks of 64 keys, in four programs (511 sequences of 785 to
-    2349 keys: 85 us, and 98 in two programs with blocks of 256). Of long sequences they are faster than splits for up
-    to eight kv heads of 128 (2 x 65536 keys: 86 us for 94).
+    2349 keys: 85 us, and 98 in two programs with blocks of 256). Up to eight kv heads are cut into shares too where
+    sequences are long: where their lengths differ by up to three times these are up to 1.6 times as fast as splits, and
+    where they are equal up to 4 % slower (16 batches of 82 to 786 MB).
     """
     config = _config(arch, features, 2)
     if arch.vendor == "amd":
         return config
     shares, hopper = config.shares, arch.name == "sm_90"
     row = 2 * max(padded(features[dim]) for dim in ("head_dim", "value_dim"))
-    deepest = 3 if hopper and row == 256 else 4
+    deepest = 3 if hopper and row in (256, 512) else 4
     if shares is not None and hopper and row <= 128:
         shares = replace(shares, block_n=64, num_stages=4, programs=4, maxnreg=128)
     elif shares is not None:
         shares = replace(shares, block_n=2 * _keys(row), programs=2)
     decode = replace(config.decode, num_stages=deepest if config.decode.num_stages > 2 else 2)
-    if hopper and row == 256:
-        decode = replace(decode, programs=3)
-        shares = None if shares is None else replace(shares, far=_FAR, far_tiles=8)
-    elif hopper and row <= 128:
-        decode = replace(decode, programs=4)
+    if hopper and shares is not None:
+        shares = replace(shares, **_MORE_TILES)
+        if row <= 512:
+            decode = replace(decode, programs=4 if row <= 128 else 3 if row == 256 else 2)
     return replace(config, decode=decode, shares=shares)
 
 

@@ -137,10 +137,10 @@ def run(
     return out, lse
 
 
-def _shares_of(config: PagedConfig, reach: int) -> tuple[int, bool, bool] | None:
+def _shares_of(config: PagedConfig, reach: int) -> tuple[int, tuple[bool, ...]] | None:
     """What the launches of equal shares take of the reach."""
     shares = config.shares
-    return None if shares is None else (-(-reach // shares.least), reach < shares.reach, shares.is_far(reach))
+    return None if shares is None else (-(-reach // shares.least), shares.reached(reach))
 
 
 def _run(call: Call, prefill: Callable[[Call, Pass], bool] | None, batch: int, tokens: int) -> None:
