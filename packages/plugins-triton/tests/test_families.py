@@ -18,14 +18,15 @@ from opmux_triton import families
 
 FILLS = ("Memset", "FillFunctor")
 """What torch launches to fill a tensor: what a target may leave to it."""
-COPIES = ("Memcpy DtoD",)
+PRODUCTS = ("Memcpy DtoD", "nvjet", "gemm")
 TORCHS = {
     "convert_fp8": ("MulFunctor",),
-    "fused_linear_cross_entropy_backward": COPIES,
-    "fused_linear_cross_entropy_gradients": COPIES,
+    "fused_linear_cross_entropy_backward": PRODUCTS,
+    "fused_linear_cross_entropy_gradients": PRODUCTS,
 }
-"""What torch launches besides, by op: `convert_fp8` leaves it the scales, which are few; the gradient of a chunk's rows
-is copied to its place where the product that was chosen takes no ``out=``."""
+"""What torch launches besides, by op: `convert_fp8` leaves it the scales, which are few. Of the fused losses the
+gradient of the weight is its product, by cuBLAS, and the gradient of a chunk's rows is copied to its place where the
+product that was chosen takes no ``out=``."""
 
 
 @pytest.mark.parametrize("op", sorted(OPS))

@@ -4,6 +4,7 @@ import torch
 from backends import backends, implementation
 
 import opmux
+from opmux.running import modes
 
 X, W = torch.randn(4, 8), torch.randn(8)
 
@@ -37,6 +38,23 @@ def test_a_trace_ends_and_nests():
     opmux.rms_norm(X, W)
     assert [r.calls for r in outer.rows] == [2]
     assert [r.calls for r in inner.rows] == [1]
+
+
+def test_calls_are_captured_that_ran_in_a_trace_or_before_it(monkeypatch):
+    def captured(call):
+        with monkeypatch.context() as patch:
+            patch.setattr(modes, "capturing", lambda: True)
+            return call()
+
+    with backends(a=implementation(ones, capturable=True)):
+        with opmux.trace() as before:
+            opmux.rms_norm(X, W)
+        assert captured(lambda: opmux.rms_norm(X, W)).sum() == X.numel()
+        with opmux.trace() as during:
+            captured(lambda: opmux.rms_norm(X, W))
+        opmux.rms_norm(X, W)
+    assert [(r.backend, r.calls) for r in before.rows] == [("a", 1)]
+    assert [(r.backend, r.calls) for r in during.rows] == [("a", 1)]
 
 
 def test_a_trace_counts_fallbacks():

@@ -300,9 +300,19 @@ class Op:
                     front.forget(key)
 
     def drop_plans(self) -> None:
-        """Forget every plan: the policy, the quarantine or an observer changed."""
+        """Forget every plan: the policy or the quarantine changed."""
         with self._lock:
             self._new_table()
+
+    def rerun_plans(self, run_of: "Callable[[Op, Any], Callable[..., Any] | None]") -> None:
+        """Keep the plans, each with the callable that ``run_of`` returns for it; forget those for which it is None."""
+        with self._lock:
+            kept = tuple(self.table.plans.items())
+            self._new_table()
+            for key, plan in kept:
+                run = run_of(self, plan)
+                if run is not None:
+                    self.table.store(key, run, plan)
 
 
 def _names_of(code: CodeType) -> Iterator[str]:

@@ -1,6 +1,7 @@
 """`opmux.trace()`: what ran, how often, and for how long.
 
-While a trace is open, the plan tables hold timed callables; otherwise a call pays nothing.
+While a trace is open, the plan tables hold timed callables; otherwise a call pays nothing. Plans outlive the beginning
+and the end of a trace: a call that ran in it can be captured after it.
 """
 
 import os
@@ -13,7 +14,7 @@ from typing import Any
 
 import torch
 
-from opmux.callpath.op import Op, drop_all_plans
+from opmux.callpath.op import OPS, Op
 from opmux.errors import InvalidArgument
 from opmux.running import modes
 from opmux.running.recorded_shapes import RecordedShapes
@@ -70,12 +71,12 @@ class Trace:
                 "make the folder"
             )
         open_traces.append(self)
-        drop_all_plans()
+        _exchange_callables()
         return self
 
     def __exit__(self, *exception: object) -> None:
         open_traces.remove(self)
-        drop_all_plans()
+        _exchange_callables()
         self._settle()
         if self.record_shapes is not None:
             with self._lock:
@@ -134,6 +135,19 @@ def trace(*, record_shapes: str | os.PathLike[str] | None = None) -> Trace:
             written.
     """
     return Trace(None if record_shapes is None else Path(record_shapes))
+
+
+def _exchange_callables() -> None:
+    """Time what runs the plans of every op, or do so no longer."""
+    for op in tuple(OPS.values()):
+        op.rerun_plans(_callable_of)
+
+
+def _callable_of(op: Op, plan: Plan) -> Callable[..., Any] | None:
+    """What runs a plan now; None where it waits for a build, whose callable belongs to one table."""
+    if plan.job is not None:
+        return None
+    return observed(op, plan) if open_traces else plan.run
 
 
 def observed(op: Op, plan: Plan) -> Callable[..., Any]:
