@@ -33,6 +33,7 @@ def patch(
     loss: bool = True,
     experts: bool = True,
     linear: bool = True,
+    vector: bool = True,
     recompute: bool = False,
     quantize: str | None = None,
 ) -> Report:
@@ -58,6 +59,8 @@ def patch(
         experts: Whether the experts of mixtures are computed by grouped products.
         linear: Whether linears with an 8-bit weight, as quantisers and `opmux.nn.quantize_` make them, multiply it by
             opmux's ops.
+        vector: Whether a single row of a plain linear in 16 bits, as where one sequence is decoded, is computed by
+            `opmux.linear` on a GPU.
         recompute: Whether gated MLPs compute the gate's result again in the backward pass instead of keeping it: less
             memory in training for a little time, and the same gradients.
         quantize: ``"fp8"`` or ``"int8"`` also quantises plain linears, per token and channel, except heads and
@@ -78,7 +81,7 @@ def patch(
 
     options: dict[str, Any] = {
         "norm": norm, "gate": gate, "rope": rope, "attention": attention, "residual": residual, "cache": cache,
-        "loss": loss, "experts": experts, "linear": linear, "recompute": recompute,
+        "loss": loss, "experts": experts, "linear": linear, "vector": vector, "recompute": recompute,
     }  # fmt: skip
     for name, value in options.items():
         if name == "cache" and not isinstance(value, bool) and value not in ("fp8", "int8"):

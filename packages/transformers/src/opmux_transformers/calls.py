@@ -13,6 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.modules import module as torch_module
 
+from opmux_transformers.vector import product, vector_forward
+
 _CALL = nn.Module._wrapped_call_impl
 _CALL_IMPL = nn.Module._call_impl
 _LINEAR = nn.Linear.forward if getattr(nn.Linear.forward, "__globals__", None) is vars(nn.modules.linear) else None
@@ -85,17 +87,24 @@ def callee(module: Any) -> Any:
 def call(module: Any, x: Tensor) -> Any:
     """The result of ``module(x)`` by the shortest path. Not valid if `all_are_watched`."""
     held = held_by(module)
-    return callee(module)(x) if held is None else functional.linear(x, *held)
+    if held is None:
+        return callee(module)(x)
+    return (product if "forward" in module.__dict__ else functional.linear)(x, *held)
 
 
 def held_by(module: Any) -> tuple[Tensor, Tensor | None] | None:
     """The weight and bias of a module that is a linear of torch's own and need not be called; None for any other."""
-    if module.__class__ is nn.Linear and "forward" not in module.__dict__ and not watched(module):
+    if module.__class__ is nn.Linear and _is_torchs(module.__dict__.get("forward")) and not watched(module):
         parameters = module._parameters
         weight = parameters.get("weight")
         if weight is not None and "bias" in parameters:  # DataParallel replicas store their parameters differently
             return weight, parameters["bias"]
     return None
+
+
+def _is_torchs(forward: Any) -> bool:
+    """Whether a linear with this forward set on it computes what torch's own does."""
+    return forward is None or getattr(forward, "__func__", None) is vector_forward
 
 
 def call_as_module(module: Any, x: Tensor) -> Any:

@@ -39,7 +39,7 @@ ROUNDING = {torch.float32: 5e-5, torch.bfloat16: 2.0**-8}
 
 ALL: dict[str, Any] = {
     "norm": True, "gate": True, "rope": True, "attention": True, "residual": True, "cache": True, "loss": True,
-    "experts": True, "linear": True, "recompute": False, "quantize": None,
+    "experts": True, "linear": True, "vector": True, "recompute": False, "quantize": None,
 }  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 """The sum of a mixture's experts, computed by grouped products: what `MoE` and patched models call."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ from opmux.nn.sizes import check_tensors
 _Weights = PlainWeights | GroupedCodes
 
 COMPARED = 512
-"""Up to how many rows are sorted by comparing all pairs: two small kernels, where torch's sort takes several."""
+"""Up to how many rows are sorted by comparing all pairs: a few small kernels, where torch's sort takes more."""
 
 
 def mix_experts(
@@ -98,7 +98,7 @@ def mix_experts(
     if after is not None:
         found = _fitting("after", after(found.flatten(0, 1)), (ids.numel(), found.shape[2])).view(found.shape)
     wide = torch.float64 if found.dtype is torch.float64 else torch.float32
-    return (found.to(wide) * weights.unsqueeze(-1).to(wide)).sum(1).to(x.dtype)
+    return (found * weights.unsqueeze(-1).to(wide)).sum(1).to(x.dtype)
 
 
 def _weights(given: Tensor | GroupedCodes) -> _Weights:
@@ -114,38 +114,59 @@ def _sorted(
     backend: str | None,
 ) -> Tensor:
     """Each expert's result for each token, ``(tokens, top_k, hidden)``, with the rows sorted by expert."""
-    flat = ids.reshape(-1)
-    order, places, offsets = _order(flat, len(up[0].weight))
-    of_row, of_token = flat[order], order // max(1, ids.shape[1])
+    order = _order(ids.reshape(-1), len(up[0].weight))
+    offsets, top_k = order.offsets, ids.shape[1]
+    of_row = None if up[1] is None and down[1] is None else order.sorted(ids.reshape(-1), 1)
 
     how: Any = (x.dtype, backend)
     (first, up_bias), (second, down_bias) = up, down
     if torch.is_grad_enabled():
-        both = _biased(first.recorded(x[of_token], offsets, *how), up_bias, of_row)
+        both = _biased(first.recorded(order.sorted(x, top_k), offsets, *how), up_bias, of_row)
         out = second.recorded(_gated(second, both, between), offsets, *how)
     else:
-        rows = tuple(_taken(part, of_token) for part in first.prepared(x, backend))
+        rows = tuple(order.sorted(_bytes(part), top_k).view(part.dtype) for part in first.prepared(x, backend))
         both = _biased(first.of_sorted(rows, offsets, *how), up_bias, of_row)
         out = second.of_sorted(_between(second, both, between, backend), offsets, *how)
     out = _biased(out, down_bias, of_row)
-    return out[places].view(*ids.shape, out.shape[1])
+    return out[order.places].view(*ids.shape, out.shape[1])
 
 
-def _order(ids: Tensor, experts: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The stable order of rows by their experts, the place of each row in it, and where each expert's rows start."""
+class _Order(NamedTuple):
+    """A stable order of rows by their experts.
+
+    Attributes:
+        places: The place of each row in it, ``(rows,)``.
+        offsets: Where each expert's rows start, and where the last one's end.
+        rows: Which row is at each place; None for few rows, which are written to their places instead, in fewer small
+            kernels.
+    """
+
+    places: Tensor
+    offsets: Tensor
+    rows: Tensor | None
+
+    def sorted(self, tokens: Tensor, top_k: int) -> Tensor:
+        """The rows of ``tokens (tokens, *)``, of which each is top_k rows, in this order: ``(tokens * top_k, *)``."""
+        if self.rows is not None:
+            return tokens[self.rows if top_k == 1 else self.rows // top_k]
+        found = tokens.new_empty(len(self.places), *tokens.shape[1:])
+        return found.index_put((self.places.view(len(tokens), top_k),), tokens.unsqueeze(1))
+
+
+def _order(ids: Tensor, experts: int) -> _Order:
+    """The order of rows by their experts ``ids (rows,)``."""
     rows = torch.arange(len(ids), device=ids.device)
     if len(ids) <= COMPARED:
         keys = ids * len(ids) + rows
-        places = (keys.unsqueeze(1) > keys).sum(1)
         starts = torch.arange(experts + 1, device=ids.device).unsqueeze(1)
-        return torch.zeros_like(places).scatter(0, places, rows), places, (ids < starts).sum(1, dtype=torch.int32)
+        return _Order((keys.unsqueeze(1) > keys).sum(1), (ids < starts).sum(1, dtype=torch.int32), None)
     order = ids.argsort(stable=True)
     # `torch.bincount` would read the largest id on the host
     counts = torch.zeros(experts, dtype=torch.int32, device=ids.device)
     counts = counts.scatter_add(0, ids, torch.ones_like(ids, dtype=torch.int32))
     offsets = torch.zeros(experts + 1, dtype=torch.int32, device=ids.device)
     offsets[1:] = counts.cumsum(0)
-    return order, torch.zeros_like(order).scatter(0, order, rows), offsets
+    return _Order(torch.zeros_like(order).scatter(0, order, rows), offsets, order)
 
 
 def _masked(
@@ -211,16 +232,11 @@ def _fitting(name: str, result: Any, shape: tuple[int, ...]) -> Tensor:
     raise invalid("mix_experts", name, expected, got, "compute each row on its own, for the sizes of `up` and `down`")
 
 
-def _taken(rows: Tensor, at: Tensor) -> Tensor:
-    """Some rows of codes or numbers."""
-    return _bytes(rows)[at].view(rows.dtype)
-
-
 def _placed(rows: Tensor, experts: int, flat: Tensor, places: Tensor, top_k: int) -> Tensor:
     """The rows of each token, ``(tokens, width)``, in the room of its experts: ``(experts, tokens, width)``."""
     given = _bytes(rows)
     room = given.new_empty(experts, *given.shape)
-    room[flat, places] = given.repeat_interleave(top_k, 0)
+    room[flat.view(len(given), top_k), places.view(len(given), top_k)] = given.unsqueeze(1)
     return room.view(rows.dtype)
 
 

@@ -31,6 +31,10 @@ DEFAULT_SKIP: dict[str, str] = {
 what the model's ``get_output_embeddings()`` returns, if it has this method."""
 
 
+AS_TORCH = "_opmux_as_torch"
+"""Attribute of a function that may be set on a linear as its forward, and computes what torch's own does."""
+
+
 @dataclass
 class Found:
     """A linear layer: where it is, and why it is left."""
@@ -120,7 +124,8 @@ def reason_to_leave(linear: nn.Linear, paths: Sequence[str], skip: Mapping[str, 
         return f"its class is {type(linear).__name__}, which may compute something else"
     if linear._parameters.get("weight") is None:
         return "its weight is computed before each call"
-    if "forward" in vars(linear):
+    forward = vars(linear).get("forward")
+    if forward is not None and not getattr(forward, AS_TORCH, False):
         return "its forward was replaced"
     hooks = (linear._forward_hooks, linear._forward_pre_hooks, linear._backward_hooks, linear._backward_pre_hooks)
     if any(hooks):

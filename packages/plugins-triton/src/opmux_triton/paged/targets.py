@@ -20,6 +20,8 @@ from opmux_triton.repeats import kept, repeated, scratch
 from opmux_triton.scoring.options import LOG2_E
 
 _MOST_SPLITS = 1024
+_MOST_UNITS = 512
+"""No device has more units: beyond so many blocks, the reach does not decide how many splits of a block there are."""
 _ANY = 1 << 30
 """No bound on the new tokens of a sequence."""
 
@@ -122,7 +124,8 @@ def run(
         "paged", id(config), q.shape, table.shape, sinks is None, options["scale"], options["softcap"],
         options["window"], options["causal"], longest,
         # Only this much of the reach matters, so the steps of a growing sequence have one key.
-        -(-reach // config.decode.least), -(-reach // config.prefill.least), _shares_of(config, reach), with_lse,
+        -(-reach // config.decode.least), min(-(-reach // config.decode.block_n), _MOST_UNITS),
+        -(-reach // config.prefill.least), _shares_of(config, reach), with_lse,
         prefill is None, coded and tuple(scale is None for scale in scales),
     )  # fmt: skip
     if repeated(key, given, results):
@@ -166,12 +169,11 @@ def attend(call: Call, one: Pass, troubles: Tensor | None = None) -> None:
     present = {"SINKS": sinks is not None, "LSE": call.lse is not None}
     path = config.decode if one.path == "decode" else config.prefill
     block_n, block_v = path.block_n, _columns(head_dim, value_dim, one.rows, bool(call.formats["FORMAT"]))
-    splits = _splits(path, one, kv_heads, call.reach, units(q)) if troubles is None else 1
+    splits, least = _splits(path, one, kv_heads, call.reach, units(q)) if troubles is None else (1, 1)
     sums = statistics = None
     if splits > 1:
         sums = scratch((splits, tokens, heads, value_dim), q)
         statistics = scratch((splits + 1, tokens, heads, 2), q)  # after the splits: how many of them had a share
-    least = max(1, path.least // block_n) if splits > 1 else 1
     launch(
         kernels.attend,
         (one.places * kv_heads, splits),
@@ -223,7 +225,16 @@ def _columns(head_dim: int, value_dim: int, rows: int, coded: bool) -> int:
     return max(width, min(64, padded(head_dim))) if coded and rows >= 64 else width
 
 
-def _splits(path: PathConfig, one: Pass, kv_heads: int, reach: int, units_: int) -> int:
-    """How many programs share the keys of a tile, so that the grid fills the device and each has enough to do."""
-    wanted = units_ * path.programs // (one.places * kv_heads)
-    return max(1, min(wanted, -(-reach // path.least), _MOST_SPLITS))
+def _splits(path: PathConfig, one: Pass, kv_heads: int, reach: int, units_: int) -> tuple[int, int]:
+    """How many programs share the keys of a tile, and the fewest blocks that each gets.
+
+    They should fill the device and have enough to do. Where decoding has so few keys that a program for each unit is
+    more than that, a split may be a single block: a short sequence takes as long as its longest split (260 keys of 4 kv
+    heads on an H200: 5.8 us, and 9.4 in splits of 256 keys).
+    """
+    tiles = one.places * kv_heads
+    splits = max(1, min(units_ * path.programs // tiles, -(-reach // path.least), _MOST_SPLITS))
+    short = min(units_ // tiles, -(-reach // path.block_n), _MOST_SPLITS)
+    if one.path == "decode" and short >= max(2, splits):
+        return short, 1
+    return splits, max(1, path.least // path.block_n) if splits > 1 else 1

@@ -17,6 +17,7 @@ from opmux_transformers.kinds.recompute import RECOMPUTE
 from opmux_transformers.kinds.residual import RESIDUAL
 from opmux_transformers.kinds.rope import ROPE
 from opmux_transformers.kinds.rope_tables import ROPE_TABLES
+from opmux_transformers.kinds.vector import VECTOR
 
 __all__ = ["KINDS", "Kind"]
 
@@ -34,6 +35,7 @@ KINDS: list[Kind[Any]] = [
     LOSS,
     EXPERTS,
     QUANTIZE,
+    VECTOR,  # leaves what is quantised
     JOINTS,  # needs residual sums and the codes that the kind before makes
 ]
 """In the order in which they are judged, replaced and reported; undone in reverse. Each may use the findings of those
