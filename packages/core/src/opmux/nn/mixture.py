@@ -150,7 +150,8 @@ class _Order(NamedTuple):
         if self.rows is not None:
             return tokens[self.rows if top_k == 1 else self.rows // top_k]
         found = tokens.new_empty(len(self.places), *tokens.shape[1:])
-        return found.index_put((self.places.view(len(tokens), top_k),), tokens.unsqueeze(1))
+        found[self.places.view(len(tokens), top_k)] = tokens.unsqueeze(1)
+        return found
 
 
 def _order(ids: Tensor, experts: int) -> _Order:
