@@ -96,6 +96,24 @@ def test_quantised_steps_captured_in_a_graph(name: str, batch: int, grouped: set
     assert others(trace) == []
 
 
+def test_single_rows_of_plain_linears_are_captured_on_kernels() -> None:
+    """One sequence in 16 bits: every linear but the head runs on a kernel of the backend."""
+    plain = check.build(small_config("llama"), torch.bfloat16, "cuda")
+    patched = copy.deepcopy(plain)
+    linears = opmux_transformers.patch(patched).replaced("vector")
+    tokens = ids(20, 1).cuda()
+    cache = PagedCache(patched, max_length=64)
+    logits(patched, tokens[:, :12], past_key_values=cache)
+    with opmux.trace() as trace:
+        expected = [logits(patched, tokens[:, i : i + 1], past_key_values=cache) for i in range(12, 20)]
+    rows = [row for row in trace.rows if row.op == "linear"]
+    assert linears == 14
+    assert {row.backend.partition(":")[0] for row in rows} == {"triton"}
+    assert sum(row.calls for row in rows) == 8 * linears
+    for i, out in replayed(patched, tokens):
+        torch.testing.assert_close(out, expected[i - 12], rtol=2e-2, atol=2e-2)
+
+
 @pytest.mark.parametrize("codes", ["fp8", "int8"])
 @pytest.mark.parametrize("name", ["llama", "gemma2", "gpt_oss"])
 def test_steps_of_a_cache_of_codes_captured_in_a_graph(name: str, codes: Any) -> None:

@@ -59,8 +59,8 @@ def patch(
         experts: Whether the experts of mixtures are computed by grouped products.
         linear: Whether linears with an 8-bit weight, as quantisers and `opmux.nn.quantize_` make them, multiply it by
             opmux's ops.
-        vector: Whether a single row of a plain linear in 16 bits, as where one sequence is decoded, is computed by
-            `opmux.linear` on a GPU.
+        vector: Whether a plain linear in 16 bits computes a single row, as where one sequence is decoded, by
+            `opmux.linear` on a GPU. (``linear`` is about linears with an 8-bit weight.)
         recompute: Whether gated MLPs compute the gate's result again in the backward pass instead of keeping it: less
             memory in training for a little time, and the same gradients.
         quantize: ``"fp8"`` or ``"int8"`` also quantises plain linears, per token and channel, except heads and

@@ -13,12 +13,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.modules import module as torch_module
 
-from opmux_transformers.vector import product, vector_forward
+from opmux.nn.quantization_choice import AS_TORCH
+from opmux_transformers.vector import TORCHS, product
 
 _CALL = nn.Module._wrapped_call_impl
 _CALL_IMPL = nn.Module._call_impl
-_LINEAR = nn.Linear.forward if getattr(nn.Linear.forward, "__globals__", None) is vars(nn.modules.linear) else None
-"""torch's own; None if it was replaced before this module was imported."""
 _is_compiling = torch.compiler.is_compiling
 _eval_frame_callback = torch._C._dynamo.eval_frame.get_eval_frame_callback
 _before_forward, _after_forward = torch_module._global_forward_pre_hooks, torch_module._global_forward_hooks
@@ -51,13 +50,13 @@ def all_are_observed() -> bool:
         or nn.Module.__call__ is not _CALL  # torch.fx, and other tracers
         or nn.Module._call_impl is not _CALL_IMPL
         or nn.Linear.__call__ is not _CALL
-        or nn.Linear.forward is not _LINEAR
+        or nn.Linear.forward is not TORCHS
     )
 
 
 def linears_are_torchs() -> bool:
     """Whether a linear's forward is what torch defines, in this process."""
-    return _LINEAR is not None and nn.Linear.forward is _LINEAR
+    return TORCHS is not None and nn.Linear.forward is TORCHS
 
 
 def watched(module: nn.Module) -> bool:
@@ -104,7 +103,7 @@ def held_by(module: Any) -> tuple[Tensor, Tensor | None] | None:
 
 def _is_torchs(forward: Any) -> bool:
     """Whether a linear with this forward set on it computes what torch's own does."""
-    return forward is None or getattr(forward, "__func__", None) is vector_forward
+    return forward is None or bool(getattr(forward, AS_TORCH, False))
 
 
 def call_as_module(module: Any, x: Tensor) -> Any:

@@ -1,12 +1,15 @@
 """Plain linears in 16 bits: a single row is opmux's, everything else torch's as before."""
 
 import copy
+import functools
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from samples import deep_looks, ids, logits, model, reasons, train_alike
 from torch import nn
+from torch.autograd import forward_ad
 from torch.nn import functional
 
 import opmux
@@ -21,7 +24,7 @@ LINEARS = 14
 def on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Take the path of a GPU with a backend here."""
     monkeypatch.setattr(vector, "DEVICES", ("cpu",))
-    monkeypatch.setattr(kinds.vector, "has_backend", lambda: True)
+    monkeypatch.setattr(kinds.vector, "has_kernel", lambda weight, bias: True)
 
 
 def patched_pair(**changed: Any) -> tuple[Any, Any]:
@@ -63,6 +66,33 @@ def test_a_row_is_torchs_product() -> None:
     torch.testing.assert_close(found, functional.linear(x, linear.weight), rtol=1e-2, atol=1e-2)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_row_with_a_bias(dtype: torch.dtype) -> None:
+    taken = nn.Sequential(nn.Linear(24, 40, dtype=dtype))
+    plain = copy.deepcopy(taken)
+    assert opmux_transformers.patch(taken).replaced("vector") == 1
+    for shape in ((24,), (1, 24), (1, 1, 24)):
+        x = torch.randn(shape, dtype=dtype)
+        with torch.no_grad():
+            assert products(taken, x) == 1
+            torch.testing.assert_close(taken(x), plain(x), rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.filterwarnings("ignore:Initializing zero-element tensors:UserWarning")
+def test_wrong_and_empty_inputs_get_torchs_answers() -> None:
+    taken = nn.ModuleList([nn.Linear(8, 4), nn.Linear(0, 4), nn.Linear(4, 0)]).to(torch.bfloat16)
+    assert opmux_transformers.patch(taken).replaced("vector") == 1
+    row = torch.ones(8, dtype=torch.bfloat16)
+    with torch.no_grad():
+        for wrong in (row[0], row[:7], row[None, :7]):
+            with pytest.raises(RuntimeError):
+                taken[0](wrong)
+        assert taken[0](row[None, :0].expand(0, 0).reshape(0, 8)).shape == (0, 4)
+        assert taken[1](row[:0]).shape == (4,)
+        assert taken[2](row[None, :4]).shape == (1, 0)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")  # torch's forward mode
 def test_gradients_autocast_subclasses_and_transforms_are_torchs() -> None:
     _, patched = patched_pair()
     linear = patched.model.layers[0].self_attn.q_proj
@@ -77,9 +107,25 @@ def test_gradients_autocast_subclasses_and_transforms_are_torchs() -> None:
             assert products(linear, x) == 0
         assert products(linear, x.as_subclass(Own)) == 0
         assert products(torch.vmap(linear), x[None]) == 0
+        compiled = torch.compile(torch.vmap(linear), backend="aot_eager", fullgraph=True)
+        assert products(compiled, x[None].expand(3, 1, -1)) == 0
+        with forward_ad.dual_level():
+            assert products(linear, forward_ad.make_dual(x, torch.ones_like(x))) == 0
         with pytest.raises(RuntimeError, match="same dtype"):
             linear(x.float())
         assert products(linear, x) == 1
+
+
+def test_a_class_whose_forward_was_wrapped_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = nn.Linear.forward
+
+    @functools.wraps(plain)
+    def wrapped(self: nn.Linear, input: torch.Tensor) -> torch.Tensor:
+        return plain(self, input).neg()
+
+    monkeypatch.setattr(nn.Linear, "forward", wrapped)
+    report = opmux_transformers.patch(nn.Sequential(nn.Linear(8, 4, dtype=torch.bfloat16)))
+    assert reasons(report, "vector") == {"0": "already patched: the forward of torch.nn.Linear was replaced"}
 
 
 def test_hooks_and_a_class_that_is_replaced_later_still_count(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,8 +166,20 @@ def test_models_in_float32_and_other_options_have_none(monkeypatch: pytest.Monke
     counts = opmux_transformers.patch(model(dtype=torch.bfloat16), quantize="fp8").counts()
     assert "vector" not in counts
     assert counts["quantize"]["replaced"] == LINEARS
-    monkeypatch.undo()  # here only the reference computes it
+
+
+def test_rows_that_the_reference_or_torchs_library_would_compute_stay_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    assert vector.DEVICES == ("cuda",)
+    weight = torch.zeros(8, 16, dtype=torch.bfloat16)
+    assert not kinds.vector.has_kernel(weight, None)
+    monkeypatch.setattr(vector, "DEVICES", ("cpu",))
+    assert not kinds.vector.has_kernel(weight, None)  # here only the reference computes it
     assert "vector" not in opmux_transformers.patch(model(dtype=torch.bfloat16)).counts()
+    for name, expected in (("triton", True), ("triton:hopper", True), ("vendor:blas", False), ("reference", False)):
+        chosen = SimpleNamespace(chosen=SimpleNamespace(name=name))
+        monkeypatch.setattr(opmux, "explain", lambda *_, chosen=chosen: chosen)
+        assert kinds.vector.has_kernel(weight, None) is expected
 
 
 def test_unpatch_restores_the_model() -> None:
@@ -186,3 +244,6 @@ def test_a_compiled_step_has_the_op() -> None:
         torch.testing.assert_close(compiled(x), functional.linear(x, linear.weight), rtol=1e-2, atol=1e-2)
         assert products(compiled, x) == 1
         assert products(compiled, x.expand(1, 5, -1).contiguous()) == 0
+        rows = x[0].repeat(7, 1)
+        torch._dynamo.decorators.mark_unbacked(rows, 0)
+        assert products(torch.compile(linear, backend="aot_eager", fullgraph=True), rows) == 0

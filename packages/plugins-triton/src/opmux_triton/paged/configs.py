@@ -22,7 +22,7 @@ class PathConfig(CompilerOptions):
         rows: rows of a tile; decoding takes fewer where there are fewer.
         block_n: keys of a block.
         programs: how many programs for each unit of the device the splits of the keys should give.
-        least: the fewest keys that are worth a split.
+        least: the fewest keys that are worth a split, where that leaves no unit idle.
     """
 
     rows: int

@@ -21,7 +21,7 @@ from opmux_triton.scoring.options import LOG2_E
 
 _MOST_SPLITS = 1024
 _MOST_UNITS = 512
-"""No device has more units: beyond so many blocks, the reach does not decide how many splits of a block there are."""
+"""No device has more units."""
 _ANY = 1 << 30
 """No bound on the new tokens of a sequence."""
 
@@ -119,18 +119,17 @@ def run(
     if coded:
         given = tuple(t for t in tensors if t is not None)
     results = (out,) if lse is None else (out, lse)
-    reach = max(0, options["max_seqlen_k"])
+    reach, batch = max(0, options["max_seqlen_k"]), lengths.shape[0]
     key = (
         "paged", id(config), q.shape, table.shape, sinks is None, options["scale"], options["softcap"],
         options["window"], options["causal"], longest,
         # Only this much of the reach matters, so the steps of a growing sequence have one key.
-        -(-reach // config.decode.least), min(-(-reach // config.decode.block_n), _MOST_UNITS),
+        -(-reach // config.decode.least), short_reach(config.decode, reach, batch * v_cache.shape[2]),
         -(-reach // config.prefill.least), _shares_of(config, reach), with_lse,
         prefill is None, coded and tuple(scale is None for scale in scales),
     )  # fmt: skip
     if repeated(key, given, results):
         return out, lse
-    batch = lengths.shape[0]
     if tokens == 0:
         return out, lse
     if batch == 0 or longest <= 0:
@@ -169,7 +168,9 @@ def attend(call: Call, one: Pass, troubles: Tensor | None = None) -> None:
     present = {"SINKS": sinks is not None, "LSE": call.lse is not None}
     path = config.decode if one.path == "decode" else config.prefill
     block_n, block_v = path.block_n, _columns(head_dim, value_dim, one.rows, bool(call.formats["FORMAT"]))
-    splits, least = _splits(path, one, kv_heads, call.reach, units(q)) if troubles is None else (1, 1)
+    splits, least = 1, 1
+    if troubles is None:
+        splits, least = splits_of(path, one, kv_heads, call.reach, units(q), k_cache.element_size() == 2)
     sums = statistics = None
     if splits > 1:
         sums = scratch((splits, tokens, heads, value_dim), q)
@@ -225,16 +226,23 @@ def _columns(head_dim: int, value_dim: int, rows: int, coded: bool) -> int:
     return max(width, min(64, padded(head_dim))) if coded and rows >= 64 else width
 
 
-def _splits(path: PathConfig, one: Pass, kv_heads: int, reach: int, units_: int) -> tuple[int, int]:
+def splits_of(path: PathConfig, one: Pass, kv_heads: int, reach: int, units_: int, halves: bool) -> tuple[int, int]:
     """How many programs share the keys of a tile, and the fewest blocks that each gets.
 
-    They should fill the device and have enough to do. Where decoding has so few keys that a program for each unit is
-    more than that, a split may be a single block: a short sequence takes as long as its longest split (260 keys of 4 kv
-    heads on an H200: 5.8 us, and 9.4 in splits of 256 keys).
+    They should fill the device and have enough to do. Decoding of 16-bit caches whose tiles would leave units without a
+    program is cut further, into splits that may be a single block, as long as no unit gets a second one: the call takes
+    as long as its longest split (one sequence of 260 keys with room for 400 and 4 kv heads on an H200: 5.8 us, and 9.4
+    in splits of 256 keys). Up to ``least`` keys are one split, which nothing has to join.
     """
     tiles = one.places * kv_heads
     splits = max(1, min(units_ * path.programs // tiles, -(-reach // path.least), _MOST_SPLITS))
-    short = min(units_ // tiles, -(-reach // path.block_n), _MOST_SPLITS)
-    if one.path == "decode" and short >= max(2, splits):
-        return short, 1
+    if halves and one.path == "decode" and reach > path.least:
+        short = min(units_ // tiles, -(-reach // path.block_n))
+        if short >= max(2, splits):
+            return short, 1
     return splits, max(1, path.least // path.block_n) if splits > 1 else 1
+
+
+def short_reach(path: PathConfig, reach: int, tiles: int) -> int:
+    """What the splits of a block take of the reach: nothing beyond what gives each unit a program."""
+    return min(-(-reach // path.block_n), _MOST_UNITS // max(1, tiles))

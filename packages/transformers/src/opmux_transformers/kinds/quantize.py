@@ -57,8 +57,7 @@ class QuantizeKind(Kind[MadeCodes | MadeExperts]):
         module: Any = survey.modules[path]
         if path in survey.results[EXPERTS.name]:
             return _judge_experts(module) if path in survey.found(EXPERTS) else "only replaced experts are quantised"
-        head = getattr(survey.model, "get_output_embeddings", lambda: None)()
-        if module is head:
+        if module is head_of(survey):
             return next(iter(DEFAULT_SKIP.values()))
         return reason_to_leave(module, [path], DEFAULT_SKIP) or CODES
 
@@ -99,6 +98,12 @@ class QuantizeKind(Kind[MadeCodes | MadeExperts]):
                 f"the codes take {size / 2**30:.2f} GiB beside the weights, which stay as they are for unpatch;"
                 " opmux.nn.quantize_(model) before patch(model) frees those of linears"
             )
+
+
+def head_of(survey: Survey) -> nn.Module | None:
+    """The head of a model, if it says which module that is."""
+    head: nn.Module | None = getattr(survey.model, "get_output_embeddings", lambda: None)()
+    return head
 
 
 def _dtype(survey: Survey, weight: Tensor) -> Any:
