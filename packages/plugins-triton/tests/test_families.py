@@ -18,7 +18,7 @@ from opmux_triton import families
 
 FILLS = ("Memset", "FillFunctor")
 """What torch launches to fill a tensor: what a target may leave to it."""
-PRODUCTS = ("Memcpy DtoD", "nvjet", "gemm")
+PRODUCTS = ("Memcpy DtoD", "nvjet")
 TORCHS = {
     "convert_fp8": ("MulFunctor",),
     "fused_linear_cross_entropy_backward": PRODUCTS,

@@ -95,11 +95,7 @@ def test_other_formats(dtype: torch.dtype, blocks: str) -> None:
 
 
 def test_long_sums_keep_their_accuracy_and_the_fast_form_is_chosen_by_name_alone() -> None:
-    """Terms of one sign: the accumulator's 14 bits show. An error of 2% at k = 4096, in proportion to k, is 8% here.
-
-    Source:
-        DeepSeek-AI, "DeepSeek-V3 Technical Report", 2024, section 3.3.2, https://arxiv.org/abs/2412.19437.
-    """
+    """Terms of one sign: the accumulator's 14 bits show."""
     x, w = (torch.rand(rows, 16384, device="cuda").add_(0.5).to(torch.float8_e4m3fn) for rows in (128, 256))
     ones = torch.ones(128, 1, device="cuda"), torch.ones(256, 1, device="cuda")
     expected = opmux.scaled_linear.reference(x, w, *ones, out_dtype=torch.float32)
@@ -109,7 +105,7 @@ def test_long_sums_keep_their_accuracy_and_the_fast_form_is_chosen_by_name_alone
         apart[backend] = float(((found - expected) / expected).abs().max())
     assert apart["triton"] < 2**-10, apart
     assert apart["triton:hopper"] < 2**-10, apart
-    assert 2**-9 < apart["triton:hopper_fast"] < 0.08, apart
+    assert 2**-9 < apart["triton:hopper_fast"] < 2**-4, apart
     plan: Any = opmux.explain(opmux.scaled_linear, x, w, *ones, out_dtype=torch.float32)
     assert "hopper_fast" not in str(plan.chosen)
 

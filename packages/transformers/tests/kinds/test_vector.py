@@ -160,7 +160,7 @@ def test_what_is_left_and_why() -> None:
     assert report.replaced("vector") == LINEARS - 3
 
 
-def test_models_in_float32_and_other_options_have_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_models_in_float32_and_other_options_have_none() -> None:
     assert "vector" not in opmux_transformers.patch(model()).counts()
     assert patched_pair(vector=False)[1].model.layers[0].mlp.up_proj.__dict__.get("forward") is None
     counts = opmux_transformers.patch(model(dtype=torch.bfloat16), quantize="fp8").counts()
