@@ -4,8 +4,9 @@ The files in ``data/quantised`` are what measure_quantize.py, measure_scaled.py,
 measure_paged.py in packages/plugins-triton/benchmarks wrote; ``grouped_gradients`` is an earlier run of the gradients
 alone, for shapes that ``grouped`` lacks. ``choice``, if there, is what measure_choice.py found on drawn products
 (``choice_grouped`` a later run of some groups), and ``paged_fp8_unseen`` what measure_paged.py found with a seed that
-tuning did not use; ``quantised_models`` has the section on models. Table ``quantised`` of ``about.toml`` has the date,
-the commands, and a reason for each target that was missed, by the name of the target or by what it begins with.
+tuning did not use. ``single_rows`` is what single_rows.py in packages/transformers/benchmarks wrote, and
+``quantised_models`` has the section on models. Table ``quantised`` of ``about.toml`` has the date, the commands, and a
+reason for each target that was missed, by the name of the target or by what it begins with.
 """
 
 import json
@@ -106,6 +107,7 @@ def _lines(data: Mapping[str, Any], about: Mapping[str, Any]) -> Iterator[str]:
         *([("The choice on drawn products", _drawn)] if "choice" in data else []),
         ("Paged decode on fp8 caches", _paged), ("Losses", _losses),
         *([("Models", _models)] if quantised_models.measured(data) else []),
+        *([("Single rows", _single_rows)] if "single_rows" in data else []),
     ):  # fmt: skip
         yield from (f"## {title}", "")
         yield from make(data, about)
@@ -456,6 +458,23 @@ def _models(data: Mapping[str, Any], about: Mapping[str, Any]) -> Iterator[str]:
         yield from _target(name, found, wanted, about)
     yield ""
     yield from quantised_models.tables(data)
+
+
+def _single_rows(data: Mapping[str, Any], about: Mapping[str, Any]) -> Iterator[str]:
+    """One row times weights of models, as patched models multiply them."""
+    yield (
+        "`opmux.linear` and torch's product in bfloat16, each in a CUDA graph of copies of the weight that memory "
+        f"has to feed ({data['single_rows']['device']}). Patched models take opmux's up to 8192 columns."
+    )
+    yield ""
+    head = ["over torch", "weight", "us", "TB/s", "torch, us"]
+    yield from table(head, map(_single_row, data["single_rows"]["products"]), left=(1,))
+
+
+def _single_row(case: Mapping[str, Any]) -> list[str]:
+    n, k, took = case["n"], case["k"], case["opmux"]
+    speed = ratio(case["torch"] / took)
+    return [speed, f"{n} x {k}", number(took, 3), number(2 * n * k / took / 1e6), number(case["torch"], 3)]
 
 
 def _median(times: Sequence[float]) -> float:

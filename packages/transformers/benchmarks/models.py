@@ -2,12 +2,13 @@
 
 Rows: transformers as it is (eager, SDPA), under torch.compile (static cache for decode), with Liger and with TileGym
 where they are installed and patch the family, patched by opmux (eager; for training also with recompute=True), and
-patched under torch.compile or captured as a CUDA graph. Mixtures of experts decode with the first two once more with
-the experts function that transformers' ``generate`` takes for decoding (batched), where the others have the one it
-takes by default (grouped); with DeepGEMM's they run where --rows names them, for inference. Rows with fp8 in their name
-are quantised models, for inference; they too run where --rows names them. Those of transformers itself, and rows with
-DeepGEMM, need the kernels that it gets from a hub. Where there is none, --hf-path names folders that these rows alone
-import from, and the variable LOCAL_KERNELS of the package ``kernels`` the folders of the kernels.
+patched under torch.compile or captured as a CUDA graph. Where --rows names such rows, compiled models are captured too,
+patched or not. Mixtures of experts decode with the first two once more with the experts function that transformers'
+``generate`` takes for decoding (batched), where the others have the one it takes by default (grouped); with DeepGEMM's
+they run where --rows names them, for inference. Rows with fp8 in their name are quantised models, for inference; they
+too run where --rows names them. Those of transformers itself, and rows with DeepGEMM, need the kernels that it gets
+from a hub. Where there is none, --hf-path names folders that these rows alone import from, and the variable
+LOCAL_KERNELS of the package ``kernels`` the folders of the kernels.
 
 Each row is a process of its own, since other libraries patch classes; the parent lets them work in turns, so that
 every round has all kinds of work and all rows under the same clocks, and memory is freed after each turn: in training,
@@ -48,8 +49,10 @@ PLAIN_ROWS = (
     "opmux compiled", "opmux graph",
 )  # fmt: skip
 EXPERTS = {"batched": "batched_mm", "deepgemm": "deepgemm"}
-"""transformers' experts function of rows that end so."""
-HUB_ROWS = ("eager deepgemm", "compiled deepgemm")
+"""transformers' experts function of rows that are named so."""
+GRAPH_ROWS = ("compiled graph", "opmux compiled graph")
+"""Compiled models of which a CUDA graph has the whole pass: the host checks no guards, where it would be the slower."""
+HUB_ROWS = ("eager deepgemm", "compiled deepgemm", "compiled deepgemm graph")
 """Mixtures in 16 bits with kernels that transformers gets from a hub."""
 FP8_ROWS = (
     "hf fp8", "hf fp8 compiled", "opmux fp8", "opmux fp8 compiled", "opmux fp8 graph", "opmux fp8 token",
@@ -59,7 +62,7 @@ FP8_ROWS = (
 and by `opmux.nn.quantize_`, per token and channel."""
 CACHE_ROWS = ("opmux codes graph", "opmux fp8 codes graph")
 """Patched models, in 16 bits and as ``opmux fp8``, whose cache keeps codes of fp8."""
-ROWS = (*PLAIN_ROWS, *HUB_ROWS, *FP8_ROWS, *CACHE_ROWS)
+ROWS = (*PLAIN_ROWS, *GRAPH_ROWS, *HUB_ROWS, *FP8_ROWS, *CACHE_ROWS)
 WORK = ("prefill", "decode-1", "decode-8", "decode-64", "training")
 PROMPT = 128
 """Tokens that are in the cache before decoding starts."""
@@ -189,9 +192,8 @@ class Row:
         self.torch, self.transformers, self.name, self.settings = torch, transformers, name, settings
         config = MODELS[model_name]()
         config = shrink(config) if settings.tiny else config
-        experts = EXPERTS.get(name.rpartition(" ")[2])
-        if experts is not None:
-            config._experts_implementation = experts
+        for experts in EXPERTS.keys() & name.split():
+            config._experts_implementation = EXPERTS[experts]
         dtype = torch.float32 if settings.tiny else torch.bfloat16
         self.patch_classes(config.model_type)
         torch.manual_seed(0)
@@ -200,7 +202,7 @@ class Row:
                 config, dtype=dtype, attn_implementation="sdpa"
             )
         self.model.eval()
-        self.static = name in ("compiled", "compiled batched", "compiled deepgemm", "hf fp8 compiled")
+        self.static = "compiled" in name and not name.startswith("opmux")
         """Whether it decodes with transformers' static cache."""
         self.quantise()
         self.patch_model()
@@ -448,13 +450,13 @@ class Row:
         return run
 
     def captured(self, cache: Any, first: Any) -> Callable[[Any], Any]:
-        """The step of a patched model as a CUDA graph: opmux's ops can be captured once they have run."""
-        torch = self.torch
+        """The step as a CUDA graph: opmux's ops can be captured once they have run."""
+        torch, model = self.torch, self.compiled(None)
         token = first.clone()
 
         def forward() -> None:
             with torch.no_grad():
-                token.copy_(self.model(token, past_key_values=cache).logits[:, -1:].argmax(-1))
+                token.copy_(model(token, past_key_values=cache).logits[:, -1:].argmax(-1))
 
         replay = self.capture(forward)
 

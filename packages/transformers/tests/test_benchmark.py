@@ -410,7 +410,26 @@ def test_rows_in_fp8_are_quantised_and_patched(program: ModuleType) -> None:
             found = rows[name].run("decode-8")
         assert found["tokens_per_second"] > 0
         assert {"quantize", "scaled_linear", "paged_attention"} <= {row.op for row in traced.rows}
-    assert {*program.PLAIN_ROWS, *program.HUB_ROWS, *program.FP8_ROWS, *program.CACHE_ROWS} == set(program.ROWS)
+    others = {*program.PLAIN_ROWS, *program.GRAPH_ROWS, *program.HUB_ROWS, *program.CACHE_ROWS}
+    assert {*program.FP8_ROWS, *others} == set(program.ROWS)
+
+
+def test_rows_that_are_compiled_and_captured_have_the_cache_of_their_kind(program: ModuleType) -> None:
+    settings = program.Settings(tiny=True, steps=4)
+    kinds = {
+        "compiled graph": "StaticCache",
+        "opmux compiled graph": "PagedCache",
+        "compiled deepgemm graph": "StaticCache",
+    }
+    for name, kind in kinds.items():
+        row = program.Row(name, program.MIXTURE, settings)
+        assert type(row.cache(1, 64)).__name__ == kind
+        assert row.compiled(None) is not row.model
+        if "deepgemm" in name:
+            assert row.model.config._experts_implementation == "deepgemm"
+        else:
+            assert row.run("decode-1")["tokens_per_second"] > 0
+        assert not program.fits_work(name, program.MIXTURE, "training")
 
 
 def test_rows_whose_cache_keeps_codes_decode_only(program: ModuleType) -> None:
