@@ -51,7 +51,7 @@ PLAIN_ROWS = (
 EXPERTS = {"batched": "batched_mm", "deepgemm": "deepgemm"}
 """transformers' experts function of rows that are named so."""
 GRAPH_ROWS = ("compiled graph", "opmux compiled graph")
-"""Compiled models of which a CUDA graph has the whole pass: the host checks no guards, where it would be the slower."""
+"""Compiled models whose whole pass is captured in a CUDA graph, so that the host checks no guards in a step."""
 HUB_ROWS = ("eager deepgemm", "compiled deepgemm", "compiled deepgemm graph")
 """Mixtures in 16 bits with kernels that transformers gets from a hub."""
 FP8_ROWS = (
@@ -450,7 +450,7 @@ class Row:
         return run
 
     def captured(self, cache: Any, first: Any) -> Callable[[Any], Any]:
-        """The step as a CUDA graph: opmux's ops can be captured once they have run."""
+        """The step as a CUDA graph. What is captured has run before, as opmux's ops and compiled models require."""
         torch, model = self.torch, self.compiled(None)
         token = first.clone()
 

@@ -103,7 +103,7 @@ def of_matrix_units(x: torch.Tensor, w: torch.Tensor, columns: int) -> torch.Ten
 
     An instruction adds 32 products to a sum. Each of the 33 terms is cut below the 13th binary place of the largest,
     and so is what they add up to. On an H200, 99.98 % of this kernel's sums of 512 to 4096 columns, and of cuBLAS's
-    with ``use_fast_accum``, are equal to these, and 94 % of 16384 columns (2026-11-28).
+    with ``use_fast_accum``, are equal to these; of this kernel's sums of 16384 columns 94 % (2026-11-28).
     """
     out = torch.zeros(x.shape[0], w.shape[0], device=x.device)
     for first in range(0, x.shape[1], columns):
@@ -132,8 +132,8 @@ def one_sign(k: int) -> tuple[torch.Tensor, ...]:
 def test_long_sums_keep_their_accuracy_and_the_fast_form_is_chosen_by_name_alone() -> None:
     """Terms of one sign: the accumulator's 14 bits show.
 
-    Each term loses half of its last place on average, at most 2**-14 of the sum so far: 2**-15 of a sum for each of
-    its columns.
+    On average a term loses half of a last place, which is at most 2**-14 of the sum so far, and that sum is half of the
+    final one: 2**-15 of it for each column.
     """
     x, w, *ones = one_sign(16384)
     expected = opmux.scaled_linear.reference(x, w, *ones, out_dtype=torch.float32)
